@@ -1,0 +1,1 @@
+"""Quality-diversity archives: one file each, all keeping the contract in `base.py`."""

@@ -1,0 +1,1 @@
+"""Conformance suites that a new archive, operator, backend or evaluator inherits."""

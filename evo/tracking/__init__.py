@@ -1,0 +1,1 @@
+"""Trackers: MLflow and none; the self-contained report."""

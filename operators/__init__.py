@@ -1,0 +1,1 @@
+"""Variation operators on genomes, one file each, all keeping the contract in `base.py`."""

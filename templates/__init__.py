@@ -1,0 +1,1 @@
+"""Tasks: one folder per operator with its definition, reference and kernel templates."""

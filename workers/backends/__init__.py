@@ -1,0 +1,1 @@
+"""Backends: one file per language, all keeping the contract in `base.py`."""

@@ -1,0 +1,1 @@
+"""Measurement: inputs, buffers, correctness, timing, roofline, task linter."""

@@ -1,0 +1,1 @@
+"""Wire format of the worker service."""
