@@ -92,8 +92,8 @@ class EvaluationSettings:
         max_blocks: Blocks after which timing ends whatever the interval.
         target_rel_interval: Stop when the 95 % interval's half-width on log speed-up is below this.
         block_us: Device time each arm aims for in a block, microseconds.
-        race_below: Stop early when the interval's upper end on log speed-up is below this
-            (the cell's incumbent, minus a margin); None = no racing.
+        race_cells: Cell ("1-2-0", see `evo.descriptor.cell_key`) -> lower bound of its elite's log
+            speed-up. Timing stops early once the candidate's upper bound is clearly below it.
         processes: Fresh executor processes a confirm spreads its blocks over.
     """
 
@@ -104,7 +104,7 @@ class EvaluationSettings:
     max_blocks: int = 16
     target_rel_interval: float = 0.02
     block_us: float = 3000.0
-    race_below: float | None = None
+    race_cells: dict[str, float] = field(default_factory=dict)
     processes: int = 3
 
 
