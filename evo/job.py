@@ -118,6 +118,7 @@ class EvaluationRequest:
         candidate: What to evaluate.
         baseline: Timed interleaved with the candidate.
         incumbent: Third arm in a duel.
+        scope: Run the job belongs to; measurements are inherited only within one scope.
     """
 
     job_id: str
@@ -127,6 +128,7 @@ class EvaluationRequest:
     incumbent: Program | None = None
     purpose: Purpose = Purpose.SEARCH
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
+    scope: str = ""
     schema: str = JOB_SCHEMA
 
 
