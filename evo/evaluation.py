@@ -74,6 +74,8 @@ class WorkloadTiming:
         baseline_us: Baseline's median over the same, interleaved blocks.
         sol_fraction: Roofline bound over latency, 1.0 = at the bound; None without a roofline.
         bound: What limits it.
+        log_speedups: (blocks,) this workload's share of each block, for an interval of its own;
+            empty where the worker does not keep it.
     """
 
     workload: str
@@ -81,6 +83,7 @@ class WorkloadTiming:
     baseline_us: float
     sol_fraction: float | None = None
     bound: Bound | None = None
+    log_speedups: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
