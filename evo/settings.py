@@ -16,6 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -135,7 +136,8 @@ def one_line(error: BaseException) -> str:
     text = re.sub(r"To append to your (default list|config) use \S+", "", text)
     text = re.sub(r"\s*Config search path:.*", "", text)
     if options:
-        text = f"{text.rstrip(':').replace('Available options in', 'allowed in')}: {', '.join(options)}"
+        text = text.rstrip(":").replace("Available options in", "allowed in")
+        text = f"{text}: {', '.join(options)}"
     return " ".join(text.split())
 
 
@@ -196,4 +198,4 @@ def saved_config(run_dir: Path, overrides: Sequence[str]) -> DictConfig:
 
 def is_multirun() -> bool:
     """Whether this job is part of a Hydra sweep."""
-    return bool(HydraConfig.initialized()) and HydraConfig.get().mode.name == "MULTIRUN"
+    return HydraConfig.initialized() and HydraConfig.get().mode is RunMode.MULTIRUN
