@@ -169,10 +169,12 @@ class Expression:
     Attributes:
         text: As written.
         names: Free names, "device" included and helpers excluded.
+        tree: Its syntax tree, for analyses other than evaluation.
     """
 
     text: str
     names: frozenset[str]
+    tree: nodes.Node
     _closure: _Closure
 
     def __call__(self, scope: Scope) -> Value:
@@ -251,7 +253,7 @@ def _compile(text: str) -> Expression:
         raise TemplateError(f"in expression {_clip(text)!r}: {error}") from None
     except RecursionError:
         raise TemplateError(f"in expression {_clip(text)!r}: nested too deeply") from None
-    return Expression(text=text, names=frozenset(found), _closure=closure)
+    return Expression(text=text, names=frozenset(found), tree=tree, _closure=closure)
 
 
 def _check_depth(tree: nodes.Node) -> None:
