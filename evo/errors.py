@@ -30,6 +30,10 @@ class ArchiveError(EvoError):
     """An archive was asked for something impossible, such as a cell outside its grid."""
 
 
+class SearchError(EvoError):
+    """The search was told about a trial that is not in flight, or got settings that do not fit."""
+
+
 class JournalError(EvoError):
     """The journal cannot be written, or does not replay to the state it records."""
 
