@@ -18,6 +18,7 @@ from rich.text import Text
 
 from evo import formatting
 from evo.archives.base import Archive, Cell, Elite, Interval
+from evo.descriptor import cell_key
 from evo.errors import EvoError, WorkerError
 from evo.evaluation import Bound, Environment, Evaluation, EvaluationStatus
 from evo.evaluator import Evaluator
@@ -216,11 +217,10 @@ def confirm_table(rows: Sequence[ConfirmRow], title: str = "Confirmed elites") -
     table.add_column("verdict")
     for row in rows:
         style = "green" if row.confirmed else "yellow" if row.interval else "red"
-        cell = "-".join(map(str, row.cell))
         verdict = row.verdict + (f": {row.message}" if row.interval is None and row.message else "")
         table.add_row(
             row.candidate.id,
-            cell,
+            cell_key(row.cell),
             f"all {len(row.workloads)}" if row.workloads else "-",
             "",
             "",
@@ -253,7 +253,7 @@ def confirm_lines(rows: Sequence[ConfirmRow]) -> list[str]:
     """Formats the rows as plain lines, for logs and pipes."""
     lines = []
     for row in rows:
-        name = f"{row.candidate.id} cell {'-'.join(map(str, row.cell))}"
+        name = f"{row.candidate.id} cell {cell_key(row.cell)}"
         if row.interval is None:
             lines.append(f"{name}: {row.verdict}" + (f": {row.message}" if row.message else ""))
             continue

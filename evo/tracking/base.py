@@ -101,7 +101,7 @@ class Tracker(Protocol):
     - `start` raises ConfigError, one line, when its settings cannot work.
     - The rest may raise anything: callers hold a tracker through `SafeTracker`.
     - `step` must not keep the archive: it reads what it needs before it returns.
-    - `close` is idempotent and returns within seconds.
+    - `close` is idempotent and returns in bounded time.
     """
 
     def start(self, info: RunInfo) -> None:
@@ -124,8 +124,8 @@ class Tracker(Protocol):
 class SafeTracker:
     """Keeps a tracker's failures away from the search.
 
-    `start` passes ConfigError on, since nothing has run yet. Any other failure is logged, one line
-    for the first of each method, and the run goes on.
+    `start` passes ConfigError on, since nothing has run yet. Any other failure is logged, one
+    line for the first of each method, and the run goes on.
     """
 
     def __init__(self, tracker: Tracker) -> None:

@@ -20,7 +20,11 @@ from evo.formatting import ratio
 # Orange: slower than the baseline. White: equal. Blue: faster. Told apart by colour-blind eyes.
 _SLOWER_FASTER = LinearSegmentedColormap.from_list(
     "slower_faster",
-    ["#b35806", "#f1a340", "#fee8cc", "#f7f7f7", "#c6dbef", "#5598cc", "#1f5fa8", "#0b2f6b"],
+    # An odd number, so that white is the middle.
+    [
+        *("#8c4504", "#c8690f", "#f1a340", "#fee0b6", "#f7f7f7"),
+        *("#c6dbef", "#5598cc", "#1f5fa8", "#0b2f6b"),
+    ],
 )
 _EMPTY = "#ececec"
 _INK = "#1d2733"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from evo.archives.base import Elite
+from evo.descriptor import cell_key
 
 KERNEL_SUFFIXES = {
     "opencl": ".cl.txt",
@@ -24,11 +25,6 @@ def by_speedup(elites: Iterable[Elite]) -> list[Elite]:
     return sorted(elites, key=lambda elite: -elite.objective.low)
 
 
-def cell_text(cell: Sequence[int]) -> str:
-    """Formats a cell as "1-2-0"."""
-    return "-".join(map(str, cell))
-
-
 def kernel_file(candidate_id: str, backend: str) -> str:
     """Names the file an elite's source goes to."""
     return candidate_id + KERNEL_SUFFIXES.get(backend, ".txt")
@@ -43,7 +39,7 @@ def elite_row(elite: Elite, axes: Sequence[str] = ()) -> dict[str, object]:
     """
     row: dict[str, object] = {
         "candidate": elite.candidate.id,
-        "cell": cell_text(elite.cell),
+        "cell": cell_key(elite.cell),
     }
     for index, level in enumerate(elite.cell):
         row[axes[index] if index < len(axes) else f"axis{index}"] = level

@@ -5,10 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from evo.archives.base import AddResult, AddStatus, ArchiveStats, Cell, Elite, Interval
+from evo.confirm import ConfirmRow, confirm_row
 from evo.evaluation import (
     Bound,
     CodeFeatures,
@@ -21,6 +25,7 @@ from evo.evaluation import (
 )
 from evo.genome import Candidate, Genome, ParamValue
 from evo.job import DeviceInfo
+from evo.tracking.base import RunInfo, RunSummary
 
 DEVICE = DeviceInfo(backend="opencl", name="fake-cpu", kind="cpu", vendor="tests", compute_units=2)
 ENVIRONMENT = Environment(
@@ -214,3 +219,86 @@ def demo_archive(seed: int = 0, fill: float = 0.4) -> FakeArchive:
                     )
                 )
     return FakeArchive(elites)
+
+
+SOURCE = """// one row per work-item
+__kernel void softmax(__global const float* restrict x, __global float* restrict y, int cols) {
+    int row = get_global_id(0);
+    float top = -INFINITY;
+    for (int c = 0; c < cols; ++c) top = fmax(top, x[row * cols + c]);
+    if (a < b && c > d) { y[0] = "</script><b>not bold</b>"[0]; }
+}
+"""
+
+
+def make_run_info(run_dir: Path, **changes: Any) -> RunInfo:
+    """Builds the start of a run in a folder."""
+    info = RunInfo(
+        run_dir=run_dir,
+        run_name="softmax-opencl-0",
+        task="softmax",
+        backend="opencl",
+        device=DEVICE,
+        seed=7,
+        config={"task": "softmax", "budget.evaluations": 300, "workers.addresses[0]": "a:1"},
+        resolved_yaml="task: softmax\nbudget: {evaluations: 300}\n",
+        git_sha="0123abc",
+        command="kelites task=softmax",
+        versions={"kernel-elites": "0.1.0"},
+        description="Row-wise softmax, numerically stable",
+    )
+    return replace(info, **changes)
+
+
+def make_confirm_rows(elites: Iterable[Elite]) -> list[ConfirmRow]:
+    """Confirms elites on paper: a failure, then one with an interval around 1, the rest faster."""
+    rows = []
+    for index, elite in enumerate(elites):
+        if index == 0:
+            status = EvaluationStatus.INCORRECT
+            evaluation = make_evaluation(status=status, message="wrong on workload wide")
+        else:
+            mean = 0.0 if index == 1 else 0.9 * elite.objective.mean
+            timing = make_timing(
+                (mean - 0.02, mean + 0.03, mean - 0.01, mean),
+                workloads=("square", "wide"),
+                processes=3,
+                keep_blocks=index % 2 == 0,
+            )
+            evaluation = make_evaluation(timing=timing)
+        rows.append(confirm_row(elite, evaluation, {"wide"}))
+    return rows
+
+
+def make_summary(archive: FakeArchive | None = None, **changes: Any) -> RunSummary:
+    """Builds the end of a run over `demo_archive`."""
+    archive = demo_archive() if archive is None else archive
+    elites = list(archive)
+    ranked = sorted(elites, key=lambda elite: -elite.objective.low)
+    logbook = [
+        {
+            "evaluations": 20.0 * step,
+            "coverage": 0.4 * (1 - math.exp(-step / 4)),
+            "valid_rate": 0.9 - 0.01 * step,
+            "qd_score": 2.0 * step,
+            "best_mean": 1.9 * (1 - math.exp(-step / 3)),
+            "best_low": 1.9 * (1 - math.exp(-step / 3)) - 0.1,
+            "best_high": 1.9 * (1 - math.exp(-step / 3)) + 0.1,
+        }
+        for step in range(1, 16)
+    ]
+    summary = RunSummary(
+        status="finished",
+        elites=elites,
+        stats=archive.stats(),
+        device=DEVICE,
+        confirm=make_confirm_rows(ranked[:4]),
+        sources={elite.candidate.id: SOURCE for elite in elites},
+        candidates={elite.candidate.id: elite.candidate for elite in elites},
+        logbook=logbook,
+        status_counts={"ok": 250, "incorrect": 31, "compile_error": 12, "timeout": 7},
+        evaluations=300,
+        elapsed_s=184.0,
+        message="budget of 300 evaluations used",
+    )
+    return replace(summary, **changes)
