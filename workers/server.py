@@ -54,6 +54,11 @@ _CODES = {
 }
 
 
+def host_name() -> str:
+    """Returns this machine's name, the default name of its worker."""
+    return socket.gethostname()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerSettings:
     """How a daemon listens and behaves.
@@ -73,7 +78,7 @@ class ServerSettings:
     port: int = convert.DEFAULT_PORT
     insecure_bind: bool = False
     reflection: bool = False
-    worker_name: str = field(default_factory=socket.gethostname)
+    worker_name: str = field(default_factory=host_name)
     heartbeat_s: float = 5.0
     drain_grace_s: float = 120.0
     orphan_grace_s: float = 60.0
@@ -236,7 +241,7 @@ class _Servicer(worker_pb2_grpc.WorkerServiceServicer):
             protocol_version=convert.PROTOCOL_VERSION,
             worker_version=convert.distribution_version(),
             worker_name=self._settings.worker_name,
-            host=socket.gethostname(),
+            host=host_name(),
             instance_id=self._instance_id,
             backend=self._device.backend,
             device_name=self._device.name,
@@ -362,14 +367,14 @@ async def run_daemon(
     server: WorkerServer,
     *,
     address_file: str | os.PathLike[str] | None = None,
-    announce: Callable[[str], None] = print,
+    announce: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until SIGTERM, SIGINT or a Drain call; a second signal exits at once.
 
     Args:
         server: Not started yet.
         address_file: Written with "host:port" once the worker answers.
-        announce: Told the one line that says where it serves.
+        announce: Told the one line that says where it serves; by default it is printed.
 
     Raises:
         EvoError: If the server cannot start.
@@ -382,9 +387,11 @@ async def run_daemon(
         if address_file is not None:
             _write_address(Path(address_file), address)
         device = server.device
-        announce(
-            f"kelites-worker serving on {address} backend={device.backend} device={device.name}"
-        )
+        line = f"kelites-worker serving on {address} backend={device.backend} device={device.name}"
+        if announce is not None:
+            announce(line)
+        else:
+            print(line, flush=True)
         await server.stopped.wait()
     finally:
         await server.stop()
