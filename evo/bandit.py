@@ -75,7 +75,7 @@ class Bandit:
         discount: float = 0.98,
         prior_mean: float = 0.3,
         prior_weight: float = 2.0,
-        exploration: float = 0.3,
+        exploration: float = 0.5,
         rewards: Mapping[str, float] | None = None,
         cost_exponent: float = 0.0,
     ) -> None:
