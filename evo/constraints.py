@@ -176,6 +176,8 @@ class Component:
             pinned: Index of a parameter that must keep its position.
             rng: Breaks ties; without it the first in order wins.
         """
+        if self.holds(target):
+            return target
         if self.is_listed:
             candidates = [
                 point
@@ -187,8 +189,6 @@ class Component:
             distances = [self._distance(point, target) for point in candidates]
             best = [p for p, d in zip(candidates, distances, strict=True) if d == min(distances)]
             return best[0] if rng is None else best[int(rng.integers(len(best)))]
-        if self.holds(target):
-            return target
         pins = {} if pinned is None else {pinned: target[pinned]}
         found = self._restart(rng or np.random.default_rng(0), pins=pins)
         if found is None:
