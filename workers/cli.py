@@ -193,11 +193,13 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 
 def _selftest(arguments: argparse.Namespace) -> int:
+    backend = _known_backend(arguments.backend)
+    numbers = _device_numbers(arguments.device)
+
     from workers.selftest import run_selftest
 
-    backend = _known_backend(arguments.backend)
     failed = 0
-    for number in _device_numbers(arguments.device):
+    for number in numbers:
         for check in run_selftest(backend, number):
             print(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.detail}", flush=True)
             failed += not check.passed

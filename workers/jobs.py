@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
@@ -321,28 +322,36 @@ class JobTable:
                 self._give_up(slot.job, Refused(Reason.CANCELLED, "the worker went away"))
         return await self._idle(_LAST_WAIT_S)
 
-    async def close(self) -> None:
-        """Stops the runners and closes all devices; idempotent."""
+    async def close(self) -> bool:
+        """Stops the runners and closes all devices; idempotent.
+
+        Returns:
+            False if a device did not close in time.
+        """
         if self._closed:
-            return
+            return True
         self._closed = True
         tasks = [*self._runners, *self._helpers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        loop = asyncio.get_running_loop()
-        closing = [loop.run_in_executor(None, slot.service.close) for slot in self._slots]
-        for outcome in await asyncio.gather(*closing, return_exceptions=True):
-            if isinstance(outcome, Exception):
-                log.error("closing a device failed: %s", outcome)
+        # In threads of their own that nobody joins: a device that hangs must not keep us here.
+        closers = [
+            threading.Thread(target=_close, args=(slot,), daemon=True) for slot in self._slots
+        ]
+        for closer in closers:
+            closer.start()
+        deadline = time.monotonic() + _LAST_WAIT_S
+        while any(closer.is_alive() for closer in closers) and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
         for slot in self._slots:
             slot.thread.shutdown(wait=False, cancel_futures=True)
+        return not any(closer.is_alive() for closer in closers)
 
     def kill_children(self) -> None:
-        """Ends all device work at once, from a signal handler's point of view: no waiting."""
+        """Ends all device work at once; may block on a device, so call it from a thread."""
         for slot in self._slots:
-            with suppress(Exception):
-                slot.service.close()
+            _close(slot)
 
     async def _serve(self, slot: _Slot) -> None:
         loop = asyncio.get_running_loop()
@@ -421,6 +430,13 @@ class JobTable:
         self._helpers.add(task)
         task.add_done_callback(self._helpers.discard)
         return task
+
+
+def _close(slot: _Slot) -> None:
+    try:
+        slot.service.close()
+    except Exception:
+        log.exception("closing a device failed")
 
 
 def _evaluate(

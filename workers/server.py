@@ -188,7 +188,7 @@ class WorkerServer:
             if self._server is not None:
                 # Streams end by themselves now; the grace lets them deliver their last event.
                 await self._server.stop(_STREAM_GRACE_S)
-            await self.jobs.close()
+            self.clean = await self.jobs.close() and self.clean
         finally:
             self.stopped.set()
 
