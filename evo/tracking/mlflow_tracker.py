@@ -80,7 +80,8 @@ class MlflowTracker:
         self._run_id = ""
         self._info: RunInfo | None = None
         self._writer: Writer | None = None
-        self._steps_seen: set[int] = set()
+        self._mark_name = "eval/count"
+        self._steps_seen: dict[int, float | None] = {}
         self._finished = False
 
     @property
@@ -112,11 +113,14 @@ class MlflowTracker:
 
     def step(self, step: int, metrics: Mapping[str, float], archive: Archive) -> None:
         """Queues one batch of metrics and, every few steps, the archive."""
-        if self._writer is None or step in self._steps_seen:
+        values = metric_names(metrics)
+        mark = values.get(self._mark_name)
+        # A resumed search tells the steps of earlier sessions again; only a last step that was cut
+        # short, and is complete now, is news.
+        if self._writer is None or (step in self._steps_seen and self._steps_seen[step] == mark):
             return
-        self._steps_seen.add(step)
+        self._steps_seen[step] = mark
         now_ms = time.time_ns() // 1_000_000
-        values = {name: float(value) for name, value in metrics.items()}
         self._writer.submit(
             functools.partial(self._write_metrics, self._run_id, values, step=step, now_ms=now_ms)
         )
@@ -201,11 +205,9 @@ class MlflowTracker:
         sessions = int(run.data.tags.get("kelites.sessions", "1")) + 1
         self._client.set_tag(run_id, "kelites.sessions", str(sessions))
         self._client.log_text(run_id, info.resolved_yaml, f"config/resolved_{sessions}.yaml")
-        # Steps that were recorded before the interruption and are told again are left alone.
-        name = next(iter(sorted(run.data.metrics)), None)
-        if name is not None:
-            history = self._client.get_metric_history(run_id, name)
-            self._steps_seen = {int(metric.step) for metric in history}
+        if self._mark_name in run.data.metrics:
+            history = self._client.get_metric_history(run_id, self._mark_name)
+            self._steps_seen = {int(metric.step): float(metric.value) for metric in history}
         return run_id
 
     # --- writing, in the writer thread -----------------------------------------------------------
@@ -356,6 +358,29 @@ def _artifact_location(uri: str, run_dir: Path) -> str | None:
     if uri.startswith(("http", "databricks")):
         return None
     return (run_dir.absolute().parent / "mlflow-artifacts").as_uri()
+
+
+def metric_names(row: Mapping[str, float]) -> dict[str, float]:
+    """Names a logbook row's numbers for MLflow, whose charts are grouped by the part before "/".
+
+    Logs of speed-ups that people look at become factors. Names with a "/" are left alone.
+    """
+    named: dict[str, float] = {}
+    for name, value in row.items():
+        if "/" in name:
+            named[name] = float(value)
+        elif name in ("best_mean", "best_low", "best_high"):
+            suffix = name.removeprefix("best").removesuffix("_mean")
+            named[f"qd/best_speedup{suffix}"] = math.exp(value)
+        elif name == "evaluations":
+            named["eval/count"] = float(value)
+        elif name.startswith("status_"):
+            named[f"eval/{name.removeprefix('status_')}"] = float(value)
+        elif name in ("coverage", "qd_score", "num_elites"):
+            named[f"qd/{name}"] = float(value)
+        elif name != "step":
+            named[f"eval/{name}"] = float(value)
+    return named
 
 
 def _key(name: str) -> str:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from evo.errors import ConfigError
 from evo.tracking.base import SafeTracker
-from evo.tracking.mlflow_tracker import STATE_FILE, MlflowTracker
+from evo.tracking.mlflow_tracker import STATE_FILE, MlflowTracker, metric_names
 from tests.evo.fakes import SOURCE, demo_archive, make_run_info, make_summary
 
 pytest.importorskip("mlflow")
@@ -55,7 +56,9 @@ def test_a_run_and_its_resume_in_a_real_database(
     safe.start(info)
     first_id = tracker.run_id
     for step in range(1, 5):
-        safe.step(step, {"qd/coverage": step / 10, "qd/best": float("inf")}, archive)
+        row = {"step": step, "evaluations": 20 * step, "coverage": step / 10}
+        safe.step(step, row | {"valid_rate": float("inf")}, archive)
+    safe.step(5, {"step": 5, "evaluations": 87, "coverage": 0.45}, archive)  # cut short
     safe.close()
     safe.close()
 
@@ -66,7 +69,7 @@ def test_a_run_and_its_resume_in_a_real_database(
     assert run.data.params["workers.addresses_0_"] == "a:1"
     assert len(run.data.params["search.long"]) == 6000
     assert run.data.tags["kelites.device_kind"] == "cpu"
-    assert "qd/best" not in run.data.metrics
+    assert "eval/valid_rate" not in run.data.metrics
     assert json.loads((run_dir / STATE_FILE).read_text())["run_id"] == first_id
 
     # Second session: same run; steps told again are not recorded twice.
@@ -75,7 +78,8 @@ def test_a_run_and_its_resume_in_a_real_database(
     safe.start(info)
     assert tracker.run_id == first_id
     for step in range(1, 7):
-        safe.step(step, {"qd/coverage": step / 10}, archive)
+        row = {"step": step, "evaluations": 20 * step, "coverage": step / 10}
+        safe.step(step, row | {"best_mean": 0.0}, archive)
     safe.finish(make_summary(archive))
     safe.close()
 
@@ -83,8 +87,18 @@ def test_a_run_and_its_resume_in_a_real_database(
     assert run.info.status == "FINISHED"
     history = client.get_metric_history(first_id, "qd/coverage")
     assert [(metric.step, metric.value) for metric in history] == [
-        (step, pytest.approx(step / 10)) for step in range(1, 7)
+        (step, pytest.approx(coverage))
+        for step, coverage in (
+            (1, 0.1),
+            (2, 0.2),
+            (3, 0.3),
+            (4, 0.4),
+            (5, 0.45),
+            (5, 0.5),
+            (6, 0.6),
+        )
     ]
+    assert run.data.metrics["qd/best_speedup"] == 1.0
     files = artifacts(client, first_id)
     assert {
         "report.html",
@@ -140,6 +154,18 @@ def test_a_run_and_its_resume_in_a_real_database(
     assert capfd.readouterr() == ("", "")
     assert not (tmp_path / "mlruns").exists()
     assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+
+
+def test_rows_are_grouped_and_speedups_are_factors() -> None:
+    row = {"step": 3, "evaluations": 60, "best_low": math.log(2.0), "status_timeout": 4, "a/b": 1}
+    assert metric_names(row | {"qd_score": 7.5, "compile_s_mean": 0.2}) == {
+        "eval/count": 60.0,
+        "qd/best_speedup_low": pytest.approx(2.0),
+        "eval/timeout": 4.0,
+        "a/b": 1.0,
+        "qd/qd_score": 7.5,
+        "eval/compile_s_mean": 0.2,
+    }
 
 
 def test_a_database_destroyed_under_the_run_costs_one_warning(
