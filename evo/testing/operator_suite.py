@@ -136,9 +136,9 @@ class ToyEvaluator:
 
 def _toy_counts(genome: Genome) -> dict[str, float]:
     return {
-        "memory": min(3, int(math.log2(int(genome.params["vec"])))),
-        "compute": min(3, int(genome.params["unroll"]) // 2),
-        "parallelism": 1 if genome.template == "tiled" else 0,
+        "memory": math.log2(int(genome.params["vec"])),
+        "compute": float(min(3, int(genome.params["unroll"]) // 2)),
+        "parallelism": 1.0 if genome.template == "tiled" else 0.0,
     }
 
 

@@ -50,7 +50,9 @@ def test_radius_bounds_the_step() -> None:
         for _ in range(200):
             proposal = Mutate(more=0.0, radius=radius).propose(view, rng)
             assert proposal is not None
-            steps[radius].add(abs(int(proposal.params["unroll"]) - int(unrolls[proposal.parents[0]])))
+            steps[radius].add(
+                abs(int(proposal.params["unroll"]) - int(unrolls[proposal.parents[0]]))
+            )
     # A constraint may make the next valid value further away than one.
     assert max(steps[1]) < max(steps[3])
 
