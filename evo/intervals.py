@@ -13,7 +13,7 @@ from typing import Any
 
 from jinja2 import nodes
 
-from evo.expressions import HELPERS, arithmetic
+from evo.expressions import BINARY, HELPERS, arithmetic
 
 Interval = tuple[float, float]
 """Smallest and largest possible value; a truth value is 0 or 1."""
@@ -52,7 +52,7 @@ def _interval(
             return ranges[name] if name in ranges else of_value(scope.get(name))
         case nodes.Getattr(attr=attribute):
             return of_value(getattr(scope.get("device"), attribute, None))
-        case nodes.BinExpr(operator=symbol):
+        case nodes.BinExpr(operator=symbol) if symbol in BINARY:
             return _binary(symbol, inner(node.left), inner(node.right))
         case nodes.Neg():
             low, high = inner(node.node)

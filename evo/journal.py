@@ -1,8 +1,8 @@
 """Append-only event log of a run: the truth from which archive and reports can be rebuilt.
 
 One JSON object per line; the first is the header. An event is on disk before `append` returns, so
-what a caller acts on afterwards survives `kill -9`. A line that was cut off by a crash never counted
-and is dropped when the journal is opened again.
+what a caller acts on afterwards survives `kill -9`. A line that was cut off by a crash never
+counted and is dropped when the journal is opened again.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ class Journal:
             journal.append(HEADER_KIND, header)
             _sync_directory(run_dir)
         except BaseException:
+            path.unlink(missing_ok=True)  # so that the directory can be used again
             journal.close()
             raise
         return journal

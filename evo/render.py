@@ -138,7 +138,7 @@ def normalise_source(source: str, language: str) -> str:
         if lines_out and not directive and not lines_out[-1].startswith("#"):
             lines_out[-1] += " " + " ".join(line)
         else:
-            lines_out.append(re.sub(" +", " ", ("" if directive else " ").join(line)).strip())
+            lines_out.append(("" if directive else " ").join(line).strip())
     return "\n".join(lines_out)
 
 
@@ -149,7 +149,7 @@ def _token_lines(source: str) -> list[list[str]]:
             lines.append([])
         elif match.lastgroup in ("text", "word", "mark"):
             lines[-1].append(match.group())
-        elif lines[-1] and lines[-1][0] == "#":
+        elif lines[-1] and lines[-1][0] == "#" and lines[-1][-1] != " ":
             lines[-1].append(" ")  # `#define f (x)` and `#define f(x)` differ
     return [line for line in lines if line]
 
