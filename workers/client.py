@@ -251,7 +251,7 @@ class WorkerClient:
         while True:
             events = follower.events
             try:
-                return await follower.follow(self._open(message, held))
+                return await follower.follow(self._open(message, held, follower.limit_s))
             except Silence:
                 why = "is silent"
             except grpc.aio.AioRpcError as error:
@@ -283,24 +283,18 @@ class WorkerClient:
             await asyncio.sleep(backoff_s)
             backoff_s = min(2 * backoff_s, _LAST_BACKOFF_S)
 
-    def _open(self, message: pb.EvaluateRequest, held: bool) -> Any:
+    def _open(self, message: pb.EvaluateRequest, held: bool, limit_s: float) -> Any:
+        # The follower watches the limit event by event, because it starts with the run; this is
+        # the outer bound that no stream may pass.
+        timeout_s = self._settings.queue_allowance_s + limit_s
         if not held:
-            return self._stub.Evaluate(
-                message, timeout=self._stream_timeout_s(), metadata=self._metadata
-            )
+            return self._stub.Evaluate(message, timeout=timeout_s, metadata=self._metadata)
         wait = pb.WaitEvaluationRequest(
             protocol_version=convert.PROTOCOL_VERSION,
             job_id=message.job_id,
             client_id=self._client_id,
         )
-        return self._stub.WaitEvaluation(
-            wait, timeout=self._stream_timeout_s(), metadata=self._metadata
-        )
-
-    def _stream_timeout_s(self) -> float:
-        # The run limit is watched event by event (`Follower`), because it starts with the run;
-        # this is the outer bound no stream may pass.
-        return self._settings.queue_allowance_s
+        return self._stub.WaitEvaluation(wait, timeout=timeout_s, metadata=self._metadata)
 
     async def _give_up(self, job_id: str) -> None:
         """Cancels on the worker, whatever happens to the task that asks."""

@@ -66,7 +66,7 @@ class Follower:
         on_stage: Callable[[str], None] | None,
     ) -> None:
         self._job_id = job_id
-        self._limit_s = limit_s
+        self.limit_s = limit_s
         self._silence_s = silence_s
         self._on_stage = on_stage
         self._running_since: float | None = None
@@ -90,7 +90,7 @@ class Follower:
         while True:
             timeout_s = self._silence_s
             if self._running_since is not None:
-                timeout_s = min(timeout_s, self._running_since + self._limit_s - loop.time())
+                timeout_s = min(timeout_s, self._running_since + self.limit_s - loop.time())
             try:
                 async with asyncio.timeout(max(0.0, timeout_s)):
                     response = await stream.read()
@@ -124,11 +124,11 @@ class Follower:
                 self._on_stage(name)
 
     def _overdue(self, now: float) -> bool:
-        return self._running_since is not None and now - self._running_since >= self._limit_s
+        return self._running_since is not None and now - self._running_since >= self.limit_s
 
     def _deadline(self) -> DeadlineExceeded:
         return DeadlineExceeded(
-            f"job {self._job_id} ran past its deadline of {self._limit_s:.0f} s "
+            f"job {self._job_id} ran past its deadline of {self.limit_s:.0f} s "
             f"(last stage: {self.stage})",
             self.stage,
         )

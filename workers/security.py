@@ -1,7 +1,8 @@
 """Who may talk to a worker: bind rules, TLS files, the shared token.
 
-A worker runs whatever device code it is sent, so it listens on loopback unless its owner gives it
-a certificate and a token, or says in so many words that neither is wanted.
+A worker runs what it is sent: device code, and the Python of a task's reference. So it listens on
+loopback unless its owner gives it a certificate and a token, or says in so many words that neither
+is wanted.
 """
 
 from __future__ import annotations

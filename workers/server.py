@@ -373,19 +373,22 @@ async def run_daemon(
 
     Args:
         server: Not started yet.
-        address_file: Written with "host:port" once the worker answers.
+        address_file: Holds "host:port" while the worker answers.
         announce: Told the one line that says where it serves; by default it is printed.
 
     Raises:
         EvoError: If the server cannot start.
     """
+    file = None if address_file is None else Path(address_file)
+    if file is not None:
+        file.unlink(missing_ok=True)  # Whoever waits for it must not read a former address.
     address = await server.start()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _on_signal, server, number)
     try:
-        if address_file is not None:
-            _write_address(Path(address_file), address)
+        if file is not None:
+            _write_address(file, address)
         device = server.device
         line = f"kelites-worker serving on {address} backend={device.backend} device={device.name}"
         if announce is not None:
@@ -395,6 +398,8 @@ async def run_daemon(
         await server.stopped.wait()
     finally:
         await server.stop()
+        if file is not None:
+            file.unlink(missing_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 

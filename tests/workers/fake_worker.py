@@ -213,11 +213,12 @@ class Daemon:
 
     def address(self) -> str:
         """Waits until it serves."""
-        while not self.address_file.exists():
+        while True:
+            if self.address_file.exists():
+                return self.address_file.read_text().strip()
             if self.process.poll() is not None:
                 raise AssertionError(f"daemon ended: {self.process.communicate()}")
             time.sleep(0.02)
-        return self.address_file.read_text().strip()
 
     def kill(self) -> None:
         self.process.kill()

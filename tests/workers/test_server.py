@@ -606,6 +606,7 @@ def test_sigterm_drains_and_exits_with_zero(tmp_path: Path):
 
         assert run(scenario()).status is EvaluationStatus.OK
         assert daemon.process.wait(20) == 0
+        assert not daemon.address_file.exists()
         line = f"kelites-worker serving on {address} backend=fake device=FakeDevice\n"
         assert daemon.process.stdout is not None
         assert daemon.process.stdout.read() == line
