@@ -13,7 +13,7 @@ def ratio(log_value: float) -> str:
     value = math.exp(min(log_value, 700.0))
     if value < 0.0995:
         return f"{value:.2g}x"
-    return f"{value:.2f}x" if value < 10 else f"{value:.1f}x" if value < 100 else f"{value:.0f}x"
+    return f"{_three_digits(value)}x"
 
 
 def speedup(interval: Interval | None) -> str:
@@ -28,12 +28,17 @@ def latency(value_us: float | None) -> str:
     """Formats microseconds with three significant digits in the unit that suits."""
     if value_us is None or not math.isfinite(value_us):
         return "-"
-    for limit, scale, unit in ((1e3, 1.0, "us"), (1e6, 1e3, "ms"), (math.inf, 1e6, "s")):
-        if value_us < limit:
-            scaled = value_us / scale
-            digits = 2 if scaled < 10 else 1 if scaled < 100 else 0
-            return f"{scaled:.{digits}f} {unit}"
-    raise AssertionError("unreachable")
+    if value_us < 999.5:
+        return f"{_three_digits(value_us)} us"
+    if value_us < 999.5e3:
+        return f"{_three_digits(value_us / 1e3)} ms"
+    return f"{_three_digits(value_us / 1e6)} s"
+
+
+def _three_digits(value: float) -> str:
+    """Rounds to three significant digits, as far as they lie behind the point."""
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{digits}f}"
 
 
 def duration(value_s: float | None) -> str:
