@@ -15,6 +15,7 @@ from evo.archives.grid import GridArchive
 from evo.bandit import Bandit
 from evo.errors import ConfigError, SearchError
 from evo.evaluation import CodeFeatures, Correctness, Evaluation, EvaluationStatus
+from evo.genome import ParamValue
 from evo.job import Purpose
 from evo.params import pow2, stepped
 from evo.search import INITIAL, MAX_TRIES, SEED, Search, Tier, Trial
@@ -111,7 +112,7 @@ def test_defaults_come_first_then_spread_samples_then_the_operators() -> None:
 
 
 def test_spread_samples_cover_values_better_than_uniform_ones() -> None:
-    def values_met(points: Sequence[dict[str, object]]) -> int:
+    def values_met(points: Sequence[dict[str, ParamValue]]) -> int:
         return len({item for point in points for item in point.items()})
 
     entry = toy_templates()[0]

@@ -78,9 +78,13 @@ def test_global_random_goes_on_as_if_nothing_had_happened(elites: list[Elite]) -
 def test_the_fence_holds_when_something_raises() -> None:
     random.seed(5)
     before = random.getstate()
-    with pytest.raises(ZeroDivisionError), fenced_random(np.random.default_rng(0)):
-        random.random()
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with fenced_random(np.random.default_rng(0)):
+            raise ZeroDivisionError(random.random())
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert random.getstate() == before
 
 

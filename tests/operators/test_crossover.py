@@ -60,7 +60,7 @@ def test_mates_are_the_fastest_when_elites_are_few() -> None:
     view = toy_view(30, templates=toy_templates()[1:], seed=4)
     elites = {elite.candidate.id for elite in view.archive}
     rng = np.random.default_rng(0)
-    parents = set()
+    parents: set[str] = set()
     for _ in range(100):
         proposal = Crossover(mates=5).propose(view, rng)
         if proposal is not None:

@@ -60,4 +60,4 @@ def test_promising_neighbours_come_before_random_ones() -> None:
 @pytest.mark.parametrize("settings", [{"width": 0}, {"radius": 0}, {"greed": 0}])
 def test_bad_settings(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        Local(**settings)
+        Local(**settings)  # type: ignore[arg-type]

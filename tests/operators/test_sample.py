@@ -23,7 +23,7 @@ class TestSample(OperatorSuite):
 def test_templates_get_equal_shares_whatever_their_size() -> None:
     view = toy_view(0)
     rng = np.random.default_rng(0)
-    names = Counter()
+    names: Counter[str] = Counter()
     for _ in range(200):
         proposal = Sample().propose(view, rng)
         assert proposal is not None
@@ -58,4 +58,4 @@ def test_a_large_space_is_not_listed() -> None:
 @pytest.mark.parametrize("settings", [{"draws": 0}, {"enumerate_up_to": -1}])
 def test_bad_settings(settings: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        Sample(**settings)
+        Sample(**settings)  # type: ignore[arg-type]
