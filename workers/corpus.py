@@ -163,8 +163,16 @@ CHEATS = (
     Case(
         name="local_memory_too_large",
         status=_INVALID,
-        source=_HEAD
-        + "    __local float big[1 << 26];\n    big[row] = in[0];\n    out[0] = big[row];\n}\n",
+        source="""\
+__kernel void center(__global float* x, __global float* y, const int rows, const int cols) {
+    __local float big[1 << 26];
+    const int row = get_global_id(0);
+    big[(row * 7919) % (1 << 26)] = x[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    if (row < rows)
+        for (int i = 0; i < cols; ++i) y[row * cols + i] = big[(row * 104729 + i) % (1 << 26)];
+}
+""",
     ),
     Case(name="host_include", status=_INVALID, source='#include "/etc/passwd"\n' + HONEST),
     Case(name="host_option", status=_INVALID, source=HONEST, options=("-I/etc",)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import secrets
 import socket
@@ -196,28 +197,35 @@ class EvaluationService:
                 return known
             with self._state:
                 task = self._tasks.get(request.task_hash)
+                if task is None:
+                    raise TaskError(f"task {request.task_hash} is not known here: put it first")
+                self._tasks.move_to_end(request.task_hash)
                 self._current = request.job_id
-            if task is None:
-                raise TaskError(f"task {request.task_hash} is not known here: put it first")
+            result = None
             try:
                 result = self._evaluate(request, task, on_stage or _ignore)
             finally:
                 with self._state:
                     self._current = ""
                     self._cancelled.discard(request.job_id)
-            if result.status is not EvaluationStatus.INFRA_ERROR:
-                self._results[request.job_id] = result
-                while len(self._results) > MAX_RESULTS:
-                    self._results.popitem(last=False)
+                    if result is not None and result.status is not EvaluationStatus.INFRA_ERROR:
+                        self._results[request.job_id] = result
+                        while len(self._results) > MAX_RESULTS:
+                            self._results.popitem(last=False)
             return result
 
     def cancel(self, job_id: str) -> None:
-        """Stops a job: kills the executor if it is the running one, and its result is discarded."""
+        """Makes a job that runs or has not begun end soon as INFRA_ERROR; done ones stay.
+
+        A running compilation is not interrupted; its own time limit holds.
+        """
         with self._state:
-            if self._current != job_id:
+            if job_id in self._results:
                 return
             self._cancelled.add(job_id)
-        self._executor.kill()
+            running = self._current == job_id
+        if running:
+            self._executor.kill()
 
     def _evaluate(self, request: EvaluationRequest, task: Task, on_stage: Stage) -> Evaluation:
         begun = time.perf_counter()
@@ -251,6 +259,11 @@ class EvaluationService:
                 self._forget(task)  # what a kernel printed leaves the worker: change the inputs
         except (EvoError, ExecutorFailure) as error:
             status, message = EvaluationStatus.INFRA_ERROR, str(error)
+            self._forget(task)
+        except Exception as error:
+            logger.exception("job %s: internal error", request.job_id)
+            status = EvaluationStatus.INFRA_ERROR
+            message = f"internal error of the worker: {type(error).__name__}"
             self._forget(task)
         if self._is_cancelled(request.job_id):
             status, message = EvaluationStatus.INFRA_ERROR, "cancelled"
@@ -318,7 +331,7 @@ class EvaluationService:
         """Checks and times on the search workloads; three builds make a duel."""
         settings = request.settings
         families = _families(settings.families, task)
-        bench = self._bench(task, settings.run_timeout_s)
+        bench = self._bench(task, request)
         draft.seed = bench.seed
         checker = Checker(task=task)
         enter("check")
@@ -368,6 +381,7 @@ class EvaluationService:
                 task=task,
                 seed=secrets.randbits(53),
                 timeout_s=settings.run_timeout_s,
+                require_wanted=functools.partial(self._require_wanted, request.job_id),
             )
             draft.seed = bench.seed
             try:
@@ -484,7 +498,7 @@ class EvaluationService:
 
     # -- inputs ----------------------------------------------------------------------------------
 
-    def _bench(self, task: Task, timeout_s: float) -> Bench:
+    def _bench(self, task: Task, request: EvaluationRequest) -> Bench:
         """Returns the task's inputs, drawn anew every `SEED_LIFETIME` evaluations."""
         task_hash = task.bundle.task_hash
         if self._seed_uses.get(task_hash, 0) >= SEED_LIFETIME:
@@ -497,12 +511,13 @@ class EvaluationService:
                 cache=self._cache,
                 task=task,
                 seed=secrets.randbits(53),
-                timeout_s=timeout_s,
+                timeout_s=request.settings.run_timeout_s,
             )
             self._seed_uses[task_hash] = 0
         self._seed_uses[task_hash] += 1
         bench = self._benches[task_hash]
-        bench.timeout_s = timeout_s
+        bench.timeout_s = request.settings.run_timeout_s
+        bench.require_wanted = functools.partial(self._require_wanted, request.job_id)
         return bench
 
     def _forget(self, task: Task) -> None:

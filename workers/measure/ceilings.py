@@ -13,7 +13,7 @@ from workers.measure.roofline import Probe, copy_probe, peak_probe, with_ceiling
 logger = logging.getLogger(__name__)
 
 PROBE_BACKENDS = ("opencl",)
-REPEATS = 10
+REPEATS = 6
 TIMEOUT_S = 30.0
 
 

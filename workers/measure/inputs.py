@@ -19,7 +19,9 @@ from evo.task import Task, TensorSpec, Workload
 Array = npt.NDArray[np.generic]
 Reals = npt.NDArray[np.float64]
 
-SPIKE_SCALE = 30.0
+SPIKES = (4.0, 8.0)
+"""Size of spikes, either sign: enough to dominate a sum, while the rounding that a product of two
+leaves in an fp32 running sum stays near everyone else's."""
 INTEGER_LIMIT = 3
 
 
@@ -33,14 +35,17 @@ def _uniform(shape: tuple[int, ...], rng: np.random.Generator) -> Reals:
 
 
 def _offset(shape: tuple[int, ...], rng: np.random.Generator) -> Reals:
-    offset = rng.choice((-1.0, 1.0)) * rng.uniform(1.0, 3.0)
-    return offset + rng.uniform(0.5, 2.0) * rng.standard_normal(shape)
+    offset = float(rng.choice((-1.0, 1.0))) * rng.uniform(1.0, 3.0)
+    values: Reals = offset + rng.uniform(0.5, 2.0) * rng.standard_normal(shape)
+    return values
 
 
 def _spikes(shape: tuple[int, ...], rng: np.random.Generator) -> Reals:
     values = rng.standard_normal(shape)
     flat = values.reshape(-1)
-    flat[rng.integers(0, flat.size, size=max(1, flat.size // 500))] *= SPIKE_SCALE
+    count = max(1, flat.size // 500)
+    sizes = rng.choice((-1.0, 1.0), size=count) * rng.uniform(*SPIKES, size=count)
+    flat[rng.integers(0, flat.size, size=count)] = sizes
     return values
 
 

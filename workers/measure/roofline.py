@@ -21,8 +21,8 @@ from evo.job import DeviceInfo, Launch, WorkloadProgram
 from workers.execution import TimedArm
 from workers.executor import Executor
 
-COPY_FLOATS = 1 << 24
-"""64 MiB read and 64 MiB written: beyond the caches of common CPUs and GPUs."""
+COPY_FLOATS = 1 << 23
+"""32 MiB read and 32 MiB written: beyond the caches of most CPUs."""
 PEAK_ITEMS_PER_UNIT = 1 << 10
 PEAK_ROUNDS = 256
 LATENCY_US = 20.0

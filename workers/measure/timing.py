@@ -30,8 +30,9 @@ BASELINE, CANDIDATE, RIVAL = 0, 1, 2
 MAX_CALLS_PER_VISIT = 50
 RACE_MIN_BLOCKS = 2
 RACE_HALF_WIDTHS = 2.0
-RACE_FLOOR = 0.01
-"""Half-width assumed at least, so that two blocks equal by luck don't end a race."""
+RACE_MARGIN = 0.03
+"""How far below the bound a candidate must be at least: near misses are measured to the end, and
+two blocks equal by luck don't end a race."""
 
 
 class Stopwatch(Protocol):
@@ -178,8 +179,7 @@ def _hopeless(samples: Samples, race_bound: float | None) -> bool:
     if race_bound is None or len(samples.blocks) < RACE_MIN_BLOCKS:
         return False
     estimate = interval(samples.log_ratios(BASELINE, CANDIDATE))
-    half_width = max(estimate.high - estimate.mean, RACE_FLOOR)
-    return estimate.mean + RACE_HALF_WIDTHS * half_width < race_bound
+    return estimate.mean + RACE_HALF_WIDTHS * _half_width(estimate) + RACE_MARGIN < race_bound
 
 
 def _settled(samples: Samples, settings: EvaluationSettings) -> bool:

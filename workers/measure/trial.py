@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from evo.evaluation import EvaluationStatus
@@ -30,6 +30,7 @@ class Bench:
         seed: Secret seed of all inputs.
         timeout_s: Limit on any one call of the executor.
         uploaded: Sets of inputs the executor knows.
+        require_wanted: Called before every run; raises if the job was cancelled.
     """
 
     executor: Executor
@@ -38,6 +39,7 @@ class Bench:
     seed: int
     timeout_s: float
     uploaded: set[str] = field(default_factory=set)
+    require_wanted: Callable[[], None] = lambda: None
 
     def expected(self, workload: Workload, family: str) -> Expected:
         """Returns inputs and reference outputs."""
@@ -101,6 +103,7 @@ def check(
     """
     for workload in sorted(workloads, key=lambda item: bench.task.bytes(item)):
         where = f"workload {workload.name}"
+        bench.require_wanted()
         with kernel_faults(where):
             bench.load(build, workload)
         for family in families:
@@ -110,6 +113,7 @@ def check(
             first: Mapping[str, Array] = {}
             unwritten: Mapping[str, int] = {}
             for repeat in range(max(2, repeats)):
+                bench.require_wanted()
                 with kernel_faults(f"{where}, inputs {family}"):
                     result = bench.executor.run(
                         code_key=build.keys[workload.name],
@@ -188,6 +192,7 @@ class ExecutorStopwatch:
         bench, size = self._bench, self._bench.task.workload(workload)
         family = self._families[block % len(self._families)]
         where = f"timing, workload {workload}"
+        bench.require_wanted()
         with kernel_faults(where):
             for build in self._builds:
                 bench.load(build, size)
