@@ -249,8 +249,6 @@ def _parse(files: Mapping[str, str], *, where: str, folder: Path | None) -> Task
     if schema != TASK_SCHEMA:
         raise root.fail(f"unknown schema {schema} (allowed: {TASK_SCHEMA})", "schema")
     name = root.identifier(root.text("name"))
-    if folder is not None and folder.resolve().name != name:
-        raise root.fail(f"the folder is called {folder.resolve().name!r}, not {name!r}", "name")
     dims = tuple(root.identifier(dim) for dim in root.texts("dims"))
     inputs, outputs = _read_tensors(root, "inputs"), _read_tensors(root, "outputs")
     scalars = tuple(_read_scalars(root.section("scalars", {})))
