@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import aclosing
 
 import pytest
@@ -116,3 +117,28 @@ def test_device_that_never_returns_is_reported_not_waited_for(monkeypatch: pytes
 
     assert run(scenario()) is False
     assert service.cancelled
+
+
+def test_late_cancel_does_not_hit_the_next_job_of_the_same_id():
+    class Slow(FakeService):
+        def cancel(self, job_id: str) -> None:
+            super().cancel(job_id)
+            time.sleep(0.3)  # The first job has returned by now.
+            super().cancel(job_id)
+
+    service = Slow()
+
+    async def scenario():
+        table = JobTable([service])
+        await table.start()
+        await table.put_task(BUNDLE)
+        table.submit(request("hang", "id"))
+        while not service.started:
+            await asyncio.sleep(0.01)
+        table.release("id", "")
+        again = await outcome(table, table.submit(request("sleep:0.5", "id")), "c")
+        await table.close()
+        return again
+
+    assert run(scenario()) is EvaluationStatus.OK
+    assert service.started == ["id", "id"]
