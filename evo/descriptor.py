@@ -19,7 +19,7 @@ a missing one is zero. For a program of several entries the counts are summed, e
 | local_tiles | those among them that hold data as it came from global memory, not partial results |
 | async_copies | waited-for asynchronous copies to or from a work-group array that is also used |
 | barriers | work-group barriers |
-| work_group_ops | work-group reductions, scans, broadcasts, votes |
+| work_group_ops | work-group reductions, scans, broadcasts, votes, cooperative copies |
 | sub_group_ops | sub-group shuffles, reductions, scans, broadcasts, votes, block accesses |
 | global_atomics, local_atomics | atomic operations |
 | data_ops | arithmetic on data (floating, or on loaded integers); addresses don't count |
@@ -158,8 +158,8 @@ def _parallelism(count: Count) -> int:
         return 3
     if count("sub_group_ops") > 0:
         return 2
-    shares = count("local_shared") > 0 or count("async_copies") > 0
-    return int((count("barriers") > 0 and shares) or count("work_group_ops") > 0)
+    meets = count("barriers") > 0 and count("local_shared") > 0
+    return int(meets or count("work_group_ops") > 0)
 
 
 DEFAULT_DESCRIPTOR = Descriptor(
