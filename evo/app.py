@@ -1,0 +1,282 @@
+"""One run from configuration to report: wires the rooms, then hands over to the driver."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import DictConfig
+
+from evo import formatting, settings
+from evo.archives.grid import GridArchive
+from evo.conclusion import print_outcome, write_files
+from evo.confirm import ConfirmRow, confirm, select_for_confirm
+from evo.descriptor import DEFAULT_DESCRIPTOR
+from evo.display import Display, ProgressState, make_display
+from evo.driver import Driver, Progress
+from evo.errors import EvoError
+from evo.evaluation import Evaluation
+from evo.evaluator import Evaluator
+from evo.job import DeviceInfo
+from evo.journal import Event, Journal
+from evo.logbook import SearchLog
+from evo.plan import Plan, begin, make_plan, reopen, resumed_device, run_info
+from evo.requests import RequestBuilder
+from evo.search import Outcome, Search, TemplateEntry, Trial
+from evo.serial import to_builtins
+from evo.tracking.base import RunSummary, SafeTracker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """What a run leaves behind.
+
+    Attributes:
+        run_dir: Where journal, archive and report lie.
+        status: "finished", or "stopped" when it was interrupted and can be resumed.
+        qd_score: The archive's QD score.
+    """
+
+    run_dir: Path
+    status: str
+    qd_score: float
+
+
+def run_search(config: DictConfig, *, run_dir: Path, resume: bool = False) -> RunResult:
+    """Runs or continues a search.
+
+    Args:
+        config: Composed configuration (see conf/config.yaml), or a saved one.
+        run_dir: Where the run lives; new or empty unless `resume`.
+        resume: Continue from the journal in `run_dir`.
+
+    Raises:
+        EvoError: Whatever is somebody's to mend; what was journalled stays.
+    """
+    return asyncio.run(_run(config, run_dir, resume))
+
+
+async def _run(config: DictConfig, run_dir: Path, resume: bool) -> RunResult:
+    plan = make_plan(config, run_dir)
+    display = make_display(str(config.display))
+    evaluator: Evaluator = settings.build(config.workers)
+    tracker = SafeTracker(settings.build(config.tracking))
+    journal: Journal | None = None
+    events: Sequence[Event] = ()
+    try:
+        if resume:
+            journal, header, events = reopen(plan)
+        await evaluator.start(plan.task.bundle)
+        device = evaluator.device
+        if journal is None:
+            journal, header = begin(plan, device)
+        else:
+            device = resumed_device(header, device)
+        run = _Run(plan, device, header, evaluator, journal, tracker, display)
+        return await run.go(events)
+    finally:
+        display.close()
+        tracker.close()
+        await evaluator.close()
+        if journal is not None:
+            journal.close()
+
+
+class _Run:
+    """One process's share of a run: replay, search, confirm, report."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: DeviceInfo,
+        header: Mapping[str, Any],
+        evaluator: Evaluator,
+        journal: Journal,
+        tracker: SafeTracker,
+        display: Display,
+    ) -> None:
+        self._plan = plan
+        self._device = device
+        self._evaluator = evaluator
+        self._journal = journal
+        self._tracker = tracker
+        self._display = display
+        self._info = run_info(plan, device, header)
+        self._archive: GridArchive = settings.build(plan.config.archive)
+        self._log = SearchLog(step=int(plan.config.search.step))
+        self._requests = RequestBuilder(
+            task=plan.task,
+            templates=plan.templates,
+            backend=plan.backend,
+            device=device,
+            settings=plan.limits,
+            run_id=header["run_id"],
+        )
+        self._search = _make_search(plan, device, self._archive)
+        self._driver = Driver(
+            search=self._search,
+            archive=self._archive,
+            requests=self._requests,
+            evaluator=evaluator,
+            journal=journal,
+            budget=plan.budget,
+            listeners=[self._on_tell],
+        )
+        self._resumed = (0, 0.0)
+        self._confirming: asyncio.Task[list[ConfirmRow]] | None = None
+
+    async def go(self, events: Sequence[Event]) -> RunResult:
+        """Replays what is recorded, searches on, confirms and reports."""
+        self._tracker.start(self._info)
+        self._driver.replay(events)
+        progress = self._driver.progress
+        self._resumed = (progress.evaluations, progress.elapsed_s)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupt)
+        rows: list[ConfirmRow] = []
+        status, message = "failed", "unexpected error"
+        try:
+            self._show("search")
+            message = await self._driver.run()
+            if not self._driver.interrupted:
+                rows = await self._confirm()
+            status = "stopped" if self._driver.interrupted else "finished"
+        except EvoError as error:
+            message = str(error)
+            raise
+        finally:
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.remove_signal_handler(number)
+            self._display.close()
+            self._conclude(status, message, rows)
+        stats = self._archive.stats()
+        return RunResult(run_dir=self._plan.run_dir, status=status, qd_score=stats.qd_score)
+
+    def _interrupt(self) -> None:
+        """Ends the run after the first signal; a second one gets the default treatment."""
+        self._driver.stop("interrupted")
+        if self._confirming is not None:
+            self._confirming.cancel()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(number)
+
+    def _on_tell(
+        self, trial: Trial, evaluation: Evaluation, outcome: Outcome, progress: Progress
+    ) -> None:
+        row = self._log.observe(evaluation, self._archive)
+        if row is not None:
+            self._tracker.step(int(row["step"]), row, self._archive)
+        if not progress.replaying:
+            self._show("search")
+
+    def _show(self, phase: str) -> None:
+        progress, stats, best = self._driver.progress, self._archive.stats(), self._archive.best()
+        self._display.update(
+            ProgressState(
+                title=f"{self._plan.task.name} on {self._plan.backend}",
+                device=formatting.device(self._device),
+                phase=phase,
+                evaluations=progress.evaluations,
+                budget_evaluations=self._plan.budget.evaluations,
+                elapsed_s=progress.elapsed_s,
+                budget_s=self._plan.budget.seconds,
+                resumed_evaluations=self._resumed[0],
+                resumed_s=self._resumed[1],
+                status_counts=dict(progress.statuses),
+                num_elites=stats.num_elites,
+                cells=stats.cells,
+                best=stats.best,
+                best_id=best.candidate.id if best else "",
+                in_flight=progress.in_flight,
+                slots=self._evaluator.slots,
+            )
+        )
+
+    async def _confirm(self) -> list[ConfirmRow]:
+        """Measures the top elites again, on fresh inputs and on the confirm workloads."""
+        node = self._plan.config.confirm
+        elites = select_for_confirm(self._archive, int(node.top))
+        if not elites:
+            return []
+        self._show("confirm")
+        limits = replace(
+            self._plan.limits,
+            processes=int(node.processes),
+            max_blocks=int(node.max_blocks),
+            target_rel_interval=float(node.target_rel_interval),
+        )
+
+        def record(row: ConfirmRow) -> None:
+            self._journal.append("confirm", to_builtins(row))
+
+        self._confirming = asyncio.ensure_future(
+            confirm(
+                elites,
+                self._evaluator,
+                lambda elite: self._requests.for_confirm(elite.candidate, limits),
+                confirm_workloads=[item.name for item in self._plan.task.workloads if item.confirm],
+                on_row=record,
+            )
+        )
+        try:
+            return await self._confirming
+        except asyncio.CancelledError:
+            if not self._driver.interrupted:
+                raise
+            return []
+
+    def _conclude(self, status: str, message: str, rows: Sequence[ConfirmRow]) -> None:
+        """Writes archive, report and tracking, and prints the outcome."""
+        row = self._log.flush(self._archive)
+        if row is not None:
+            self._tracker.step(int(row["step"]), row, self._archive)
+        progress = self._driver.progress
+        summary = RunSummary(
+            status=status,
+            elites=tuple(self._archive),
+            stats=self._archive.stats(),
+            device=self._device,
+            confirm=rows,
+            sources={
+                elite.candidate.id: self._requests.source(elite.candidate.genome)
+                for elite in self._archive
+            },
+            candidates=self._search.candidates,
+            logbook=self._log.rows(),
+            status_counts=dict(progress.statuses),
+            evaluations=progress.evaluations,
+            elapsed_s=progress.elapsed_s,
+            message=message,
+        )
+        write_files(self._plan.run_dir, self._info, summary, self._archive)
+        self._tracker.finish(summary)
+        if self._plan.config.display != "none":
+            print_outcome(self._plan.run_dir, summary, progress, rows)
+
+
+def _make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search:
+    """Builds the search from its configuration nodes."""
+    node = plan.config.search
+    operators = [settings.build(item) for item in plan.config.operators]
+    return Search(
+        templates=[
+            TemplateEntry(
+                name=template.name, hash=template.hash, space=template.space(plan.task, device)
+            )
+            for template in plan.templates
+        ],
+        archive=archive,
+        operators=operators,
+        bandit=settings.build(node.bandit, names=[item.name for item in operators]),
+        descriptor=DEFAULT_DESCRIPTOR,
+        rng=np.random.default_rng(plan.seed),
+        initial_samples=int(node.initial_samples),
+        duels=bool(node.duels),
+    )

@@ -1,0 +1,51 @@
+"""What a run leaves behind: archive files, report, and the lines printed at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from evo import formatting
+from evo.archives.grid import GridArchive
+from evo.confirm import ConfirmRow, confirm_lines, confirm_table, save_rows
+from evo.driver import Progress
+from evo.tracking.base import RunInfo, RunSummary
+from evo.tracking.report import render_report
+
+
+def write_files(run_dir: Path, info: RunInfo, summary: RunSummary, archive: GridArchive) -> None:
+    """Writes archive.csv, archive.json, confirm.json and report.html."""
+    archive.to_csv(run_dir / "archive.csv")
+    (run_dir / "archive.json").write_text(archive.to_json() + "\n", encoding="utf-8")
+    if summary.confirm:
+        save_rows(run_dir / "confirm.json", summary.confirm)
+    (run_dir / "report.html").write_text(render_report(info, summary), encoding="utf-8")
+
+
+def print_outcome(
+    run_dir: Path, summary: RunSummary, progress: Progress, rows: Sequence[ConfirmRow]
+) -> None:
+    """Prints how the run ended, the confirmed elites, and what to do next."""
+    console = Console()
+
+    def say(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    stats = summary.stats
+    say(
+        f"{summary.status}: {summary.message}. {progress.evaluations} evaluations "
+        f"({progress.duels} duels) and {progress.inherited} inherited results in "
+        f"{formatting.duration(progress.elapsed_s)}; {stats.num_elites} of {stats.cells} cells "
+        f"filled; device: {formatting.device(summary.device)}"
+    )
+    if rows and console.is_terminal:
+        console.print(confirm_table(rows))
+    elif rows:
+        for line in confirm_lines(rows):
+            say(line)
+    if summary.status == "finished":
+        say(f"elites: kelites-elites list {run_dir}   report: {run_dir}/report.html")
+    else:
+        say(f"nothing is lost; continue with: kelites resume={run_dir}")
