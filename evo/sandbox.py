@@ -204,10 +204,11 @@ class Body:
                         raise self._error(node.lineno, "only a function's name can be called")
                 case nodes.For(recursive=True):
                     raise self._error(node.lineno, "recursive loops are not allowed")
-                case nodes.Name(name=name, ctx=mode) if mode != "load" and name in BODY_NAMES:
-                    raise self._error(node.lineno, f"{name} cannot be assigned")
-                case nodes.Name(name=name) if name.startswith("_kelites"):
+                case nodes.Name(name=name) | nodes.Macro(name=name) if name.startswith("_kelites"):
                     raise self._error(node.lineno, f"{name} is reserved")
+                case nodes.Name(name=name, ctx="store" | "param") | nodes.Macro(name=name):
+                    if name in BODY_NAMES:
+                        raise self._error(node.lineno, f"{name} cannot be assigned")
 
     def require(self, known: frozenset[str]) -> None:
         """Checks every free name, in branches not taken too.
