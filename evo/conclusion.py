@@ -9,19 +9,27 @@ from rich.console import Console
 
 from evo import formatting
 from evo.archives.grid import GridArchive
-from evo.confirm import ConfirmRow, confirm_lines, confirm_table, save_rows
+from evo.confirm import ConfirmRow, confirm_lines, confirm_table
 from evo.driver import Progress
+from evo.errors import JournalError
 from evo.tracking.base import RunInfo, RunSummary
-from evo.tracking.report import render_report
+from evo.tracking.files import write_run_files
 
 
 def write_files(run_dir: Path, info: RunInfo, summary: RunSummary, archive: GridArchive) -> None:
-    """Writes archive.csv, archive.json, confirm.json and report.html."""
-    archive.to_csv(run_dir / "archive.csv")
-    (run_dir / "archive.json").write_text(archive.to_json() + "\n", encoding="utf-8")
-    if summary.confirm:
-        save_rows(run_dir / "confirm.json", summary.confirm)
-    (run_dir / "report.html").write_text(render_report(info, summary), encoding="utf-8")
+    """Writes archive.json and what `write_run_files` lists.
+
+    Raises:
+        JournalError: If the directory cannot be written; the journal itself is complete.
+    """
+    try:
+        (run_dir / "archive.json").write_text(archive.to_json() + "\n", encoding="utf-8")
+        write_run_files(info, summary)
+    except OSError as error:
+        raise JournalError(
+            f"{run_dir}: the report cannot be written ({error.strerror}); the journal is complete, "
+            f"so make room and run: kelites resume={run_dir}"
+        ) from None
 
 
 def print_outcome(

@@ -75,11 +75,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _console() -> Console:
+    """A console as wide as the terminal; in a pipe wide enough that no column is cut."""
+    console = Console()
+    return console if console.is_terminal else Console(width=200)
+
+
 def _list(arguments: argparse.Namespace) -> int:
     from evo.views import elites_table, load_run
 
     view = load_run(arguments.run_dir)
-    Console().print(elites_table(view, sort=arguments.sort, top=arguments.top))
+    _console().print(elites_table(view, sort=arguments.sort, top=arguments.top))
     return 0
 
 
@@ -87,7 +93,7 @@ def _show(arguments: argparse.Namespace) -> int:
     from evo.views import candidate_view, find_candidate, load_run
 
     view = load_run(arguments.run_dir)
-    Console().print(candidate_view(view, find_candidate(view, arguments.candidate)))
+    _console().print(candidate_view(view, find_candidate(view, arguments.candidate)))
     return 0
 
 
@@ -95,7 +101,7 @@ def _failures(arguments: argparse.Namespace) -> int:
     from evo.views import failures_table, load_run
 
     statuses = [EvaluationStatus(item) for item in arguments.status]
-    Console().print(failures_table(load_run(arguments.run_dir), statuses, arguments.top))
+    _console().print(failures_table(load_run(arguments.run_dir), statuses, arguments.top))
     return 0
 
 
