@@ -152,7 +152,9 @@ class MlflowTracker:
         if found is None:
             location = _artifact_location(uri, info.run_dir)
             try:
-                return str(self._client.create_experiment(self._experiment, location))
+                # The tag makes the UI open with runs and charts, not with traces and judges.
+                tags = {"mlflow.experimentKind": "custom_model_development"}
+                return str(self._client.create_experiment(self._experiment, location, tags))
             except Exception:  # another search may have made it in the meantime
                 found = self._client.get_experiment_by_name(self._experiment)
                 if found is None:

@@ -37,7 +37,8 @@ table { border-collapse:collapse; font-variant-numeric:tabular-nums }
 th, td { text-align:left; padding:5px 12px 5px 0; border-bottom:1px solid var(--rule);
   vertical-align:top }
 th { color:var(--faint); font-weight:600; font-size:13px; white-space:nowrap }
-td.n, th.n { text-align:right } table.wide { width:100% } .nowrap { white-space:nowrap }
+td.n, th.n { text-align:right } table.wide { width:100% }
+.verdict { min-width:240px } .nowrap { white-space:nowrap }
 th button { all:unset; cursor:pointer } th button:hover, th button:focus-visible {
   color:var(--accent); text-decoration:underline }
 th[aria-sort=ascending] button::after { content:" \\2191" }
@@ -97,7 +98,7 @@ pre .mi,pre .mf,pre .mh,pre .s,pre .s1,pre .s2 { color:var(--good) }
 <tr class="group"{% if row.listed %} data-elite="{{ row.id }}"{% endif %}><td><b>{{ row.id }}</b>
 </td><td class="nowrap">{{ row.cell }}</td><td>{{ row.scope }}</td><td></td><td></td>
 <td class="n nowrap"><b>{{ row.speedup }}</b></td><td></td>
-<td class="{{ row.verdict_class }}">{{ row.verdict }}
+<td class="verdict {{ row.verdict_class }}">{{ row.verdict }}
 <span class="faint small">search said {{ row.search }}; {{ row.samples }}</span></td></tr>
 {% for item in row.workloads %}
 <tr><td></td><td></td><td>{{ item.workload }}{% if item.confirm_only %}*{% endif %}</td>
