@@ -192,7 +192,7 @@ class Executor:
             self._codes.move_to_end(code_key)
             while len(self._codes) > _MAX_CODES_REMEMBERED:
                 self._codes.popitem(last=False)
-            self._ensure_code(self._running(), code_key, timeout_s)
+            self._ensure_codes(self._running(), (code_key,), timeout_s)
 
     def upload(
         self, set_id: str, tensors: Mapping[str, NDArray[np.generic]], timeout_s: float
@@ -247,7 +247,7 @@ class Executor:
         """
         with self._busy:
             child = self._running()
-            self._ensure_code(child, code_key, timeout_s)
+            self._ensure_codes(child, (code_key,), timeout_s)
             inputs = self._ensure_set(child, set_id, timeout_s)
             plan = MemoryPlan(inputs=inputs, outputs=outputs, poison=Poison(poison))
             arm = plan.arm(code_key, program)
@@ -304,8 +304,7 @@ class Executor:
         """
         with self._busy:
             child = self._running()
-            for key in dict.fromkeys(arm.code_key for arm in arms):
-                self._ensure_code(child, key, timeout_s)
+            self._ensure_codes(child, tuple({arm.code_key: None for arm in arms}), timeout_s)
             inputs = self._ensure_set(child, set_id, timeout_s)
             plan = MemoryPlan(inputs=inputs, outputs=outputs, poison=Poison(poison))
             wire_arms = tuple(plan.arm(arm.code_key, arm.program) for arm in arms)
@@ -446,23 +445,27 @@ class Executor:
 
     # -- what is resident ----------------------------------------------------------------------
 
-    def _ensure_code(self, child: ChildProcess, code_key: str, timeout_s: float) -> None:
-        code = self._codes.get(code_key)
-        if code is None:
-            raise CodeLost(f"code '{code_key}' is not loaded")
-        self._codes.move_to_end(code_key)
-        if code_key not in self._resident_codes:
-            request = frames.LoadRequest(
-                code_key=code_key,
-                binary_bytes=len(code.binary),
-                source=code.source,
-                build_options=code.build_options,
-            )
-            binary = np.frombuffer(code.binary, dtype=np.uint8)
-            self._exchange_done(child, request, timeout_s, [binary])
-        self._resident_codes[code_key] = None
-        self._resident_codes.move_to_end(code_key)
-        surplus = len(self._resident_codes) - _MAX_CODES_RESIDENT
+    def _ensure_codes(
+        self, child: ChildProcess, code_keys: tuple[str, ...], timeout_s: float
+    ) -> None:
+        """Makes all of these resident, at the cost of those not used for longest."""
+        for key in code_keys:
+            code = self._codes.get(key)
+            if code is None:
+                raise CodeLost(f"code '{key}' is not loaded")
+            self._codes.move_to_end(key)
+            if key not in self._resident_codes:
+                request = frames.LoadRequest(
+                    code_key=key,
+                    binary_bytes=len(code.binary),
+                    source=code.source,
+                    build_options=code.build_options,
+                )
+                binary = np.frombuffer(code.binary, dtype=np.uint8)
+                self._exchange_done(child, request, timeout_s, [binary])
+            self._resident_codes[key] = None
+            self._resident_codes.move_to_end(key)
+        surplus = len(self._resident_codes) - max(_MAX_CODES_RESIDENT, len(code_keys))
         if surplus > 0:
             self._drop(child, codes=tuple(self._resident_codes)[:surplus])
 

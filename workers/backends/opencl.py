@@ -126,8 +126,12 @@ class _Buffer:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Kernels with bound arguments and their global and local sizes, in order."""
+    """Kernels with bound arguments and their global and local sizes, in order.
 
+    A kernel does not keep its arguments alive, so `bindings` does.
+    """
+
+    bindings: Mapping[str, Any]
     launches: tuple[tuple[Any, tuple[int, int, int], tuple[int, int, int]], ...]
 
 
@@ -179,10 +183,7 @@ class OpenCLDevice:
         self, source: str, binary: bytes, entries: Sequence[str]
     ) -> tuple[CodeFeatures | None, str, str]:
         """Returns features, code hash and what is forbidden, from the best evidence there is."""
-        try:
-            from workers import features_llvm, features_source
-        except ImportError:  # until the modules exist
-            return None, hashlib.sha256(binary).hexdigest()[:16], ""
+        from workers import features_llvm, features_source
 
         bitcode = features_llvm.bitcode_from_pocl_binary(binary)
         if bitcode is not None:
@@ -226,7 +227,7 @@ class OpenCLDevice:
             program = cl.Program(self._context, source)
             return program.build(options=options, devices=[self._device], cache_dir=False)
         except cl.Error as error:
-            raise LaunchFailure(_one_line(error), sticky=False) from None
+            raise LaunchFailure(_explain(error, ()).splitlines()[0], sticky=False) from None
 
     def prepare(
         self, module: Any, launches: Sequence[Launch], bindings: Mapping[str, Any]
@@ -239,7 +240,7 @@ class OpenCLDevice:
             self._bind(kernel, launch, bindings)
             (gx, gy, gz), (bx, by, bz) = launch.grid, launch.block
             prepared.append((kernel, (gx * bx, gy * by, gz * bz), launch.block))
-        return _Call(tuple(prepared))
+        return _Call(dict(bindings), tuple(prepared))
 
     def _kernel(self, module: Any, entry: str) -> Any:
         try:

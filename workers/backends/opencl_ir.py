@@ -12,6 +12,8 @@ _COMMENTS_AND_STRINGS = re.compile(
     r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'', re.DOTALL
 )
 _INLINE_ASM = re.compile(r"\b(?:call|invoke|callbr)\b[^\n\"]*\basm\b")
+# @name = linkage and attributes, then "global" or "constant", type and initial value.
+_GLOBAL_KIND = re.compile(r'@(?:"[^"]*"|\S+) = (?:[\w.]+(?:\([^)]*\))? )*?(global|constant) ')
 # Strings for printf are called $str.
 _PTX_VARIABLE = re.compile(
     r"^\s*(?:\.(?!global)\w+\s+)*\.global\s[^;=\[]*?\s(?!\$str)([\w$]+)\s*[\[;=]", re.MULTILINE
@@ -35,7 +37,10 @@ def forbidden_in_bitcode(bitcode: bytes) -> str:
         if variable.is_declaration or variable.name in _HARMLESS_GLOBALS:
             continue
         text = str(variable)
-        if variable.is_global_constant() or text.split(", align")[0].endswith(" undef"):
+        match = _GLOBAL_KIND.match(text)
+        if match and match.group(1) == "constant":
+            continue
+        if text.split(", align")[0].endswith(" undef"):
             continue
         return f"the program-scope variable '{variable.name}' is writable"
     text = str(module)
