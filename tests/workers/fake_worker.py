@@ -42,7 +42,7 @@ from workers.server import ServerSettings, WorkerServer, run_daemon
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 BUNDLE = TaskBundle(name="toy", task_hash="toyhash", files={"task.yaml": "name: toy\n"})
 
