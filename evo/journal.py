@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from evo.errors import ConfigError, JournalError
-from evo.serial import to_builtins
+from evo.serial import from_json, to_builtins, to_json
 
 JOURNAL_SCHEMA = "kelites-journal-1"
 JOURNAL_FILE = "journal.jsonl"
@@ -155,10 +155,8 @@ class Journal:
                 raise JournalError(f"{self.path}: the journal is closed")
             if self._failure:
                 raise JournalError(f"{self.path}: an earlier write failed: {self._failure}")
-            event = Event(
-                seq=self._next_seq, kind=kind, wall_time=time.time(), data=to_builtins(data)
-            )
-            line = msgspec.json.encode(event) + b"\n"
+            record = Event(seq=self._next_seq, kind=kind, wall_time=time.time(), data=data)
+            line = to_json(record) + b"\n"
             try:
                 self._write(line)
             except OSError as error:
@@ -166,7 +164,7 @@ class Journal:
                 raise JournalError(f"{self.path}: cannot write: {error.strerror}") from None
             self._size_bytes += len(line)
             self._next_seq += 1
-            return event
+            return from_json(line, Event)
 
     def _write(self, line: bytes) -> None:
         written = 0
