@@ -11,7 +11,7 @@ from evo.errors import BackendUnavailable
 from evo.job import Launch
 from evo.testing.backend_suite import BackendSuite
 from tests.workers import opencl_kernels as kernels
-from workers.backends import opencl_ir
+from workers.backends import opencl_text
 from workers.backends.base import (
     Fill,
     LaunchFailure,
@@ -59,7 +59,7 @@ def compile_forbidden(device, source: str, *options: str) -> str:
 def test_backend_is_found_by_its_file_name():
     assert "opencl" in backend_names()
     assert "base" not in backend_names()
-    assert "opencl_ir" not in backend_names()
+    assert "opencl_text" not in backend_names()
     assert available_backends()["opencl"] == ""
 
 
@@ -87,7 +87,7 @@ def test_unknown_device_says_how_many_there_are():
             "",
             "",
         ),
-        ('printf("%f", x[0]); y[0] = exp(x[0]) + pow(x[1], x[2]);', "", ""),
+        ('printf("hello"); y[0] = exp(x[0]) + pow(x[1], x[2]);', "", ""),
     ],
 )
 def test_forbidden_constructs_are_found_in_bitcode(device, body, prefix, reason):
@@ -112,7 +112,15 @@ def test_forbidden_constructs_are_found_in_bitcode(device, body, prefix, reason)
 )
 def test_forbidden_variables_are_found_in_source(text, guilty):
     source = f"{text}\n{kernels.GOOD}"
-    assert bool(opencl_ir.forbidden_in_text(source, b"")) is guilty
+    assert bool(opencl_text.forbidden_in_text(source, b"", "gpu")) is guilty
+
+
+def test_inline_assembly_is_found_in_source_for_processors_only():
+    source = kernels.HEAD + '__asm__ volatile("nop"); y[0] = 1; }'
+    assert opencl_text.forbidden_in_text(source, b"", "cpu") == "inline assembly is not allowed"
+    assert opencl_text.forbidden_in_text(source, b"", "gpu") == ""
+    harmless = kernels.HEAD + "/* asm */ y[0] = 1; }"
+    assert opencl_text.forbidden_in_text(harmless, b"", "cpu") == ""
 
 
 PTX = ".version 8.4\n.target sm_90\n.address_size 64\n"
@@ -129,7 +137,7 @@ PTX = ".version 8.4\n.target sm_90\n.address_size 64\n"
     ],
 )
 def test_forbidden_variables_are_found_in_ptx(text, guilty):
-    assert bool(opencl_ir.forbidden_in_text("", (PTX + text).encode())) is guilty
+    assert bool(opencl_text.forbidden_in_text("", (PTX + text).encode(), "gpu")) is guilty
 
 
 def bindings(device):

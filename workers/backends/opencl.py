@@ -18,7 +18,7 @@ import numpy as np
 from evo.errors import BackendUnavailable
 from evo.evaluation import CodeFeatures, Resources
 from evo.job import DeviceInfo, Launch
-from workers.backends import opencl_ir
+from workers.backends import opencl_text
 from workers.backends.base import Bytes, CompiledCode, CompileFailure, Fill, LaunchFailure
 
 _INSTALL = "install it with: pip install 'pyopencl[pocl]'"
@@ -187,11 +187,11 @@ class OpenCLDevice:
 
         bitcode = features_llvm.bitcode_from_pocl_binary(binary)
         if bitcode is not None:
-            forbidden = opencl_ir.forbidden_in_bitcode(bitcode)
+            forbidden = features_llvm.forbidden_constructs(bitcode, entries)
             features = features_llvm.features_from_bitcode(bitcode, entries)
             return features, features_llvm.code_hash(bitcode, entries), forbidden
         features = features_source.features_from_source(source, "opencl", entries)
-        forbidden = opencl_ir.forbidden_in_text(source, binary)
+        forbidden = opencl_text.forbidden_in_text(source, binary, self.info.kind)
         return features, hashlib.sha256(binary).hexdigest()[:16], forbidden
 
     def _resources(self, kernels: Sequence[Any], binary: bytes) -> Resources:

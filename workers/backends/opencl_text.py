@@ -1,7 +1,8 @@
-"""What OpenCL code must not contain: memory that outlives a call, and ways around the language.
+"""What OpenCL code must not contain, read from text where the driver gives no bitcode.
 
 A kernel that keeps state between calls can replay an old result instead of computing. On a CPU
-device, inline assembly could make system calls.
+device, inline assembly could make system calls. Where there is bitcode,
+`workers.features_llvm.forbidden_constructs` sees more.
 """
 
 from __future__ import annotations
@@ -11,50 +12,28 @@ import re
 _COMMENTS_AND_STRINGS = re.compile(
     r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'', re.DOTALL
 )
-_INLINE_ASM = re.compile(r"\b(?:call|invoke|callbr)\b[^\n\"]*\basm\b")
-# @name = linkage and attributes, then "global" or "constant", type and initial value.
-_GLOBAL_KIND = re.compile(r'@(?:"[^"]*"|\S+) = (?:[\w.]+(?:\([^)]*\))? )*?(global|constant) ')
+_INLINE_ASM = re.compile(r"\b(?:__asm__|__asm|asm)\b")
 # Strings for printf are called $str.
 _PTX_VARIABLE = re.compile(
     r"^\s*(?:\.(?!global)\w+\s+)*\.global\s[^;=\[]*?\s(?!\$str)([\w$]+)\s*[\[;=]", re.MULTILINE
 )
 # Not a typedef, and no bracket before an initialiser: that would be a function.
 _GLOBAL_VARIABLE = re.compile(r"(?!typedef\b)(?=[^=(]*\b(?:__)?global\b)[^(]*(?:=|$)")
-# LLVM's own bookkeeping globals; constructors are not among them.
-_HARMLESS_GLOBALS = ("llvm.used", "llvm.compiler.used")
 
 
-def forbidden_in_bitcode(bitcode: bytes) -> str:
-    """Returns one line on the first forbidden thing in LLVM bitcode from PoCL, or "".
+def forbidden_in_text(source: str, binary: bytes, device_kind: str) -> str:
+    """Returns one line on the first forbidden thing, or "".
 
-    A local variable is a module global as well, but only program-scope variables have a value to
-    start from: the language zeroes them, and forbids initialisers of local ones.
+    Exact on variables for NVIDIA's driver, whose binary is PTX; otherwise it looks for `global`
+    variables outside of all brackets in the source, which a macro can hide.
+
+    Args:
+        source: OpenCL C.
+        binary: What the driver made of it.
+        device_kind: "cpu" or "gpu"; inline assembly is harmless on the latter.
     """
-    import llvmlite.binding as llvm
-
-    module = llvm.parse_bitcode(bitcode)
-    for variable in module.global_variables:
-        if variable.is_declaration or variable.name in _HARMLESS_GLOBALS:
-            continue
-        text = str(variable)
-        match = _GLOBAL_KIND.match(text)
-        if match and match.group(1) == "constant":
-            continue
-        if text.split(", align")[0].endswith(" undef"):
-            continue
-        return f"the program-scope variable '{variable.name}' is writable"
-    text = str(module)
-    if "\nmodule asm" in text or _INLINE_ASM.search(text):
+    if device_kind == "cpu" and _INLINE_ASM.search(_COMMENTS_AND_STRINGS.sub(" ", source)):
         return "inline assembly is not allowed"
-    return ""
-
-
-def forbidden_in_text(source: str, binary: bytes) -> str:
-    """Returns one line on the first forbidden thing where the driver gives no bitcode, or "".
-
-    Exact for NVIDIA's driver, whose binary is PTX; otherwise it looks for `global` variables
-    outside of all brackets in the source, which a macro can hide.
-    """
     if b".version" in binary[:4096] and b".target" in binary[:4096]:
         match = _PTX_VARIABLE.search(binary.decode(errors="replace"))
         return f"the program-scope variable '{match.group(1)}' is writable" if match else ""
