@@ -130,15 +130,16 @@ class SimulatedEvaluator:
         )
 
 
-# Features the descriptor reads, so that made-up candidates spread over the grid.
-FEATURES = (
-    "global_vector_accesses",
-    "local_loads",
-    "local_stores",
-    "barriers",
-    "global_atomics",
-    "fp_ops",
-    "fma_chains",
+# What puts code on each level of each axis, see evo/descriptor.py.
+LEVELS: tuple[tuple[dict[str, float], ...], ...] = (
+    (
+        {},
+        {"global_values": 4.0, "global_vector_values": 4.0},
+        {"local_tiles": 1.0},
+        {"async_copies": 1.0},
+    ),
+    ({}, {"chains": 4.0}, {"results": 16.0, "reuse_ratio": 4.0}, {"matrix_ops": 1.0}),
+    ({}, {"barriers": 1.0, "local_shared": 1.0}, {"sub_group_ops": 1.0}, {"global_atomics": 1.0}),
 )
 
 
@@ -155,5 +156,9 @@ def _truth(program: Program) -> float:
 
 
 def _counts(program: Program) -> dict[str, float]:
+    """Picks a level per axis, so that made-up candidates spread over the grid."""
     rng = _rng(program, "features")
-    return {name: float(rng.integers(0, 4)) for name in FEATURES}
+    counts: dict[str, float] = {}
+    for levels in LEVELS:
+        counts |= levels[int(rng.integers(len(levels)))]
+    return counts
