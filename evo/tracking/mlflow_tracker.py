@@ -26,7 +26,7 @@ from evo.errors import ConfigError
 from evo.lineage import lineage, lineage_text
 from evo.serial import to_json
 from evo.tracking.base import RunInfo, RunSummary, one_line
-from evo.tracking.heatmap import AxisLike, archive_figure, figure_png, figure_rgb
+from evo.tracking.heatmap import AxisLike, archive_figure, figure_rgb
 from evo.tracking.mlflow_uri import redact, resolve_tracking_uri, sqlite_path
 from evo.tracking.report import render_report
 from evo.tracking.tables import by_speedup, elites_csv, kernel_file
@@ -266,10 +266,9 @@ class MlflowTracker:
         elites = by_speedup(summary.elites)
         self._write_metrics(run_id, _final_metrics(summary), step=max(self._steps_seen, default=0))
         self._write_archive_files(elites)
-        picture = figure_png(self._figure(elites, f"{summary.evaluations} evaluations"))
-        picture_path = info.run_dir / "heatmap.png"
-        picture_path.write_bytes(picture)
-        client.log_artifact(run_id, str(picture_path), "archive")
+        # As step 0 of its own key: the UI's image chart opens at step 0 and shows nothing else.
+        picture = self._figure(elites, f"{summary.evaluations} evaluations")
+        client.log_image(run_id, figure_rgb(picture), key="archive/final", step=0)
         client.log_text(run_id, render_report(info, summary, self._axes), "report.html")
         if summary.confirm:
             rows = to_json(list(summary.confirm)).decode()
