@@ -48,13 +48,16 @@ class Crossover:
             if not others:
                 continue
             other = others[int(rng.integers(len(others)))]
-            params = self._child(entry, one.genome.params, other.genome.params, rng)
-            if params is not None and view.is_new(entry, params):
+            params = self._mix(entry, one.genome.params, other.genome.params, rng)
+            if not view.is_new(entry, params):
+                continue  # most children of like parents; repairing them would be for nothing
+            repaired = params if entry.space.is_valid(params) else entry.space.repair(params, rng)
+            if repaired is not None and view.is_new(entry, repaired):
                 return Proposal(
                     template=entry.name,
-                    params=params,
+                    params=repaired,
                     parents=(one.id, other.id),
-                    note=_origin(params, one, other),
+                    note=_origin(repaired, one, other),
                 )
         return None
 
@@ -73,19 +76,18 @@ class Crossover:
             pool.setdefault(key, candidate)
         return list(pool.values())
 
-    def _child(
+    def _mix(
         self,
         entry: TemplateEntry,
         one: Mapping[str, ParamValue],
         other: Mapping[str, ParamValue],
         rng: np.random.Generator,
-    ) -> dict[str, ParamValue] | None:
+    ) -> dict[str, ParamValue]:
         names = [param.name for param in entry.space.params]
         swapped = rng.random(len(names)) < self._swap
-        mixed = {
+        return {
             name: (other if swap else one)[name] for name, swap in zip(names, swapped, strict=True)
         }
-        return mixed if entry.space.is_valid(mixed) else entry.space.repair(mixed, rng)
 
 
 def _origin(params: Mapping[str, ParamValue], one: Candidate, other: Candidate) -> str:
