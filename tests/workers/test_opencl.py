@@ -132,12 +132,19 @@ PTX = ".version 8.4\n.target sm_90\n.address_size 64\n"
         (".global .align 4 .u32 state;", True),
         (".visible .global .align 4 .b8 state[64] = {1, 2};", True),
         (".const .align 4 .b8 table[8] = {1, 2};", False),
-        (".global .align 1 .b8 $str[4] = {37, 100, 10, 0};", False),
+        (".global .align 1 .b8 _$_str[6] = {104, 101, 108, 108, 111};", False),
+        (".global .align 1 .b8 _$_string[6];", True),
+        (".param .u64 .ptr .global .align 4 k_param_0,\n.param .u32 n\n)\n{\nret;\n}", False),
         ("ld.global.f32 %f1, [%rd4];\nst.global.f32 [%rd6], %f1;", False),
     ],
 )
 def test_forbidden_variables_are_found_in_ptx(text, guilty):
     assert bool(opencl_text.forbidden_in_text("", (PTX + text).encode(), "gpu")) is guilty
+
+
+def test_names_that_could_pose_as_the_drivers_are_refused():
+    source = "__global int _$_str[4];\n" + kernels.GOOD
+    assert "dollar" in opencl_text.forbidden_in_text(source, PTX.encode(), "gpu")
 
 
 def bindings(device):

@@ -22,6 +22,7 @@ from workers.backends import opencl_text
 from workers.backends.base import Bytes, CompiledCode, CompileFailure, Fill, LaunchFailure
 
 _INSTALL = "install it with: pip install 'pyopencl[pocl]'"
+_POCL_MAGIC = b"poclbin"
 _CALLS_IN_FLIGHT = 128
 
 # Reported before the device is touched, so the context is sound and the child can go on.
@@ -183,13 +184,16 @@ class OpenCLDevice:
         self, source: str, binary: bytes, entries: Sequence[str]
     ) -> tuple[CodeFeatures | None, str, str]:
         """Returns features, code hash and what is forbidden, from the best evidence there is."""
-        from workers import features_llvm, features_source
+        if binary.startswith(_POCL_MAGIC):
+            from workers import features_llvm
 
-        bitcode = features_llvm.bitcode_from_pocl_binary(binary)
-        if bitcode is not None:
-            forbidden = features_llvm.forbidden_constructs(bitcode, entries)
-            features = features_llvm.features_from_bitcode(bitcode, entries)
-            return features, features_llvm.code_hash(bitcode, entries), forbidden
+            bitcode = features_llvm.bitcode_from_pocl_binary(binary)
+            if bitcode is not None:
+                forbidden = features_llvm.forbidden_constructs(bitcode, entries)
+                features = features_llvm.features_from_bitcode(bitcode, entries)
+                return features, features_llvm.code_hash(bitcode, entries), forbidden
+        from workers import features_source
+
         features = features_source.features_from_source(source, "opencl", entries)
         forbidden = opencl_text.forbidden_in_text(source, binary, self.info.kind)
         return features, hashlib.sha256(binary).hexdigest()[:16], forbidden
@@ -227,7 +231,7 @@ class OpenCLDevice:
             program = cl.Program(self._context, source)
             return program.build(options=options, devices=[self._device], cache_dir=False)
         except cl.Error as error:
-            raise LaunchFailure(_explain(error, ()).splitlines()[0], sticky=False) from None
+            raise LaunchFailure(_first_error(_explain(error, ())), sticky=False) from None
 
     def prepare(
         self, module: Any, launches: Sequence[Launch], bindings: Mapping[str, Any]
@@ -437,6 +441,11 @@ class _DriverErrors:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def _first_error(log: str) -> str:
+    lines = log.splitlines()
+    return next((line for line in lines if "error" in line.lower()), lines[0])
 
 
 def _tidy(log: str) -> str:

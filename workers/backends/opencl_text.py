@@ -13,9 +13,10 @@ _COMMENTS_AND_STRINGS = re.compile(
     r'//(?:\\\n|[^\n])*|/\*.*?\*/|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])*\'', re.DOTALL
 )
 _INLINE_ASM = re.compile(r"\b(?:__asm__|__asm|asm)\b")
-# Strings for printf are called $str.
+# A line that declares a variable; the driver calls strings of printf "_$_str".
 _PTX_VARIABLE = re.compile(
-    r"^\s*(?:\.(?!global)\w+\s+)*\.global\s[^;=\[]*?\s(?!\$str)([\w$]+)\s*[\[;=]", re.MULTILINE
+    r"^\s*(?:\.(?!global|param)\w+\s+)*\.global\s[^;=\[\n,]*?\s(?!_\$_str\d*\[)([\w$]+)\s*[\[;=]",
+    re.MULTILINE,
 )
 # Not a typedef, and no bracket before an initialiser: that would be a function.
 _GLOBAL_VARIABLE = re.compile(r"(?!typedef\b)(?=[^=(]*\b(?:__)?global\b)[^(]*(?:=|$)")
@@ -32,20 +33,22 @@ def forbidden_in_text(source: str, binary: bytes, device_kind: str) -> str:
         binary: What the driver made of it.
         device_kind: "cpu" or "gpu"; inline assembly is harmless on the latter.
     """
-    if device_kind == "cpu" and _INLINE_ASM.search(_COMMENTS_AND_STRINGS.sub(" ", source)):
+    code = _COMMENTS_AND_STRINGS.sub(" ", source)
+    if device_kind == "cpu" and _INLINE_ASM.search(code):
         return "inline assembly is not allowed"
     if b".version" in binary[:4096] and b".target" in binary[:4096]:
+        if "$" in code:  # could pose as one of the driver's names
+            return "names with a dollar sign are not allowed"
         match = _PTX_VARIABLE.search(binary.decode(errors="replace"))
         return f"the program-scope variable '{match.group(1)}' is writable" if match else ""
-    for statement in _program_scope_statements(source):
+    for statement in _program_scope_statements(code):
         if _GLOBAL_VARIABLE.match(statement):
             return f"the program-scope variable in '{statement}' is writable"
     return ""
 
 
-def _program_scope_statements(source: str) -> list[str]:
+def _program_scope_statements(code: str) -> list[str]:
     """Returns what stands outside of functions; contents of brackets are dropped."""
-    code = _COMMENTS_AND_STRINGS.sub(" ", source)
     code = re.sub(r"^[ \t]*#(?:\\\n|[^\n])*", "", code, flags=re.MULTILINE)
     code = re.sub(r"\b__attribute__\s*\(\(.*?\)\)", " ", code, flags=re.DOTALL)
     kept, depth = [], 0
