@@ -59,10 +59,6 @@ class DuelQueue:
         """Whether there are duels at all."""
         return self._share > 0.0
 
-    def __len__(self) -> int:
-        """Challengers waiting."""
-        return sum(len(queue) for queue in self._waiting.values())
-
     def has_lost(self, challenge: Challenge) -> bool:
         """Tells whether identical code has lost in this cell before; its elite only gets better."""
         return (challenge.cell, challenge.origin) in self._lost

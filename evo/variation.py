@@ -6,7 +6,7 @@ only by the protocol below.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import IntEnum
@@ -164,8 +164,3 @@ class Operator(Protocol):
     def propose(self, view: SearchView, rng: np.random.Generator) -> Proposal | None:
         """Puts one candidate forward."""
         ...
-
-
-def operator_names(operators: Collection[Operator]) -> tuple[str, ...]:
-    """Returns the operators' names in order."""
-    return tuple(operator.name for operator in operators)
