@@ -30,7 +30,7 @@ _EMPTY = "#ececec"
 _INK = "#1d2733"
 _FAINT = "#5b6773"
 # Inches: a cell's side, the gap between slices, and the margins around them.
-_CELL, _GAP, _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.2, 1.55, 1.0, 1.05, 1.0
+_CELL, _GAP, _LEFT, _RIGHT, _TOP, _BOTTOM = 0.62, 0.2, 1.85, 1.0, 1.05, 1.0
 
 
 class AxisLike(Protocol):

@@ -144,7 +144,8 @@ search's estimates. Choose a cell or a row to see its kernel.</p>
 <button type="button">{{ name }}</button></th>{% endfor %}</tr></thead><tbody>
 {% for elite in elites %}<tr data-elite="{{ elite.id }}">
 {% for value in elite.columns %}<td data-value="{{ value.key }}"
- {%- if loop.index0 in numeric %} class="n nowrap"{% endif %}>{{ value.text }}</td>{% endfor %}</tr>
+ {%- if loop.index0 in numeric %} class="n nowrap"{% elif loop.index0 < 2 %} class="nowrap"
+ {%- endif %}>{{ value.text }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></section>
 
 <div id="details">
