@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import os
@@ -13,6 +14,7 @@ import sys
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -87,6 +89,15 @@ class _Spawner:
 
 
 _spawner = _Spawner()
+_running: weakref.WeakSet[ChildProcess] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Leaves no child and no directory behind when the program ends without closing them."""
+    for child in list(_running):
+        if child.owner == os.getpid():
+            child.stop()
 
 
 class ChildProcess:
@@ -95,6 +106,7 @@ class ChildProcess:
     Attributes:
         arena_fd: Shared memory file, without a name, so nothing is left behind whoever is killed.
         pid: Process and group id.
+        owner: The process that spawned it.
     """
 
     def __init__(self, arguments: Sequence[str]) -> None:
@@ -131,6 +143,8 @@ class ChildProcess:
             for fd in (request_read, reply_write, log_write):
                 os.close(fd)
         self.pid = self._process.pid
+        self.owner = os.getpid()
+        _running.add(self)
 
     @property
     def log(self) -> str:
@@ -239,6 +253,7 @@ class ChildProcess:
         """
         if self._returncode is not None:
             return self._returncode
+        _running.discard(self)
         os.close(self._request_fd)
         self._await_exit(grace_s)
         self.kill()

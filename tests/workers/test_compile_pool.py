@@ -55,7 +55,7 @@ def test_compilation_that_takes_too_long_fails_and_the_next_works(pool):
 def test_compiler_that_exceeds_its_memory_fails_and_the_next_works(pool):
     assert compile_in(pool, kernels.GOOD).ok
     needed = max(psutil.Process(e.pid).memory_info().vms for e in pool._executors if e.pid)
-    limited = CompilePool(1, "opencl", memory_limit_bytes=needed + (128 << 20))
+    limited = CompilePool(1, "opencl", memory_limit_bytes=needed + (64 << 20))
     result = compile_in(limited, BOMB, timeout_s=60.0)
     assert not result.ok
     assert "the compiler failed" in result.log

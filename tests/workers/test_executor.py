@@ -324,6 +324,20 @@ def test_directories_of_killed_parents_are_swept_and_live_ones_are_not(tmp_path,
     executor.close()
 
 
+def test_program_that_ends_without_closing_leaves_nothing(tmp_path):
+    code = (
+        "from workers.executor import Executor; e = Executor(backend='opencl'); e.start();"
+        "print(e.pid)"
+    )
+    root = Path(__file__).resolve().parents[2]
+    env = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=60)
+    assert result.stderr == ""
+    assert gone(int(result.stdout))
+    assert list(tmp_path.iterdir()) == []
+
+
 PARENT = """
 import sys
 from tests.workers import opencl_kernels as kernels
