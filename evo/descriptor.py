@@ -6,7 +6,7 @@ change of either is a new id.
 
 Features, all counts of the code as the compiler left it (dead code is gone, a comment has no say);
 a missing one is zero. For a program of several entries the counts are summed, except those marked
-"most", where the largest of any entry (for the last three: the busiest region of code) is taken.
+"most", where the largest of any entry (for the last four: the busiest region of code) is taken.
 
 | name | what is counted |
 |---|---|
@@ -33,9 +33,12 @@ a missing one is zero. For a program of several entries the counts are summed, e
 | loaded_values | most: loaded values that results are made of |
 | results | most: results (accumulators, outputs) that differ in the loaded values they use |
 | reuse_ratio | most: results an average loaded value goes into |
+| work_ratio | most: combinations of loaded values with each other, per loaded value |
 
-In an a x b block of outer products each loaded value goes into 2ab/(a+b) results: 1 for a naive
-product, 1.6 for 1 x 4, 4 for 4 x 4. Reductions, however many accumulators they have, give 1.
+A result made of m loaded values takes m - 1 combinations. An a x b block of outer products has a
+work ratio of ab/(a+b): 0.5 for a naive product, 0.9 for 1 x 8 (a vector times a number), 2 for
+4 x 4. A 5-point stencil has 0.8 point by point and 1.14 in columns of four. Reductions have 0,
+however many accumulators they keep.
 """
 
 from __future__ import annotations
@@ -50,13 +53,45 @@ from evo.evaluation import CodeFeatures
 
 AXES_SCHEMA = "kelites-axes-1"
 
+FEATURES = (
+    "kernels",
+    "global_loads",
+    "global_stores",
+    "global_values",
+    "global_vector_accesses",
+    "global_vector_values",
+    "local_loads",
+    "local_stores",
+    "local_shared",
+    "local_tiles",
+    "async_copies",
+    "barriers",
+    "work_group_ops",
+    "sub_group_ops",
+    "global_atomics",
+    "local_atomics",
+    "data_ops",
+    "data_values",
+    "data_vector_values",
+    "matrix_ops",
+    "grid_stride_loops",
+    "loops",
+    "chains",
+    "unroll",
+    "loaded_values",
+    "results",
+    "reuse_ratio",
+    "work_ratio",
+)
+"""Names of the features above; `CodeFeatures.counts` may lack some."""
+
 MIN_VECTOR_SHARE = 0.25
 """Least share of values moved (or computed) as vectors for a kernel to count as vectorised."""
 MIN_CHAINS = 2
 MIN_UNROLL = 2
 MIN_BLOCKED_RESULTS = 4
-MIN_REUSE = 1.4
-"""Register blocking: 1 x 4 outputs give 1.6, four rows of a 5-point stencil 1.43, none 1.0."""
+MIN_WORK_RATIO = 1.1
+"""Least work ratio of register blocking: above what a kernel gets that loads for each result."""
 
 Count = Callable[[str], float]
 
@@ -145,7 +180,7 @@ def _memory(count: Count) -> int:
 def _compute(count: Count) -> int:
     if count("matrix_ops") > 0:
         return 3
-    if count("results") >= MIN_BLOCKED_RESULTS and count("reuse_ratio") >= MIN_REUSE:
+    if count("results") >= MIN_BLOCKED_RESULTS and count("work_ratio") >= MIN_WORK_RATIO:
         return 2
     if count("chains") >= MIN_CHAINS or count("unroll") >= MIN_UNROLL:
         return 1

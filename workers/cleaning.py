@@ -125,12 +125,11 @@ def _enabled(lines: list[str]) -> list[str]:
         if word in ("if", "ifdef", "ifndef"):
             known = _decide(word, rest, values)
             stack.append((known is not False, known is True))
-        elif word in ("elif", "else") and stack:
-            _, taken = stack.pop()
-            known = True if word == "else" else _decide("if", rest, values)
-            stack.append((not taken and known is not False, taken or known is True))
-        elif word == "endif" and stack:
-            stack.pop()
+        elif word in ("elif", "else", "endif"):
+            taken = stack.pop()[1] if stack else False
+            if word != "endif":
+                known = True if word == "else" else _decide("if", rest, values)
+                stack.append((not taken and known is not False, taken or known is True))
         elif all(live for live, _ in stack):
             if word == "define" and (define := _DEFINE.match(rest)):
                 values[define[1]] = define[3]
@@ -159,7 +158,7 @@ def _functions(text: str) -> dict[str, str]:
         if opening < 0:
             return found
         closing = _closing(text, opening)
-        head = text[at:opening]
+        head = text[at:opening].rpartition(";")[2]
         name = ""
         for match in _HEAD.finditer(head):
             if not match[1].startswith("__attribute"):

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import llvmlite.binding as llvm
 
+from evo.descriptor import FEATURES
 from evo.errors import WorkerError
 from evo.evaluation import CodeFeatures
 from workers.llvm_admission import forbidden_in_module, is_kernel
@@ -192,11 +193,11 @@ class _Shared:
 
 
 _MOST = ("chains", "unroll")
-_BUSIEST = ("loaded_values", "results", "reuse_ratio")
+_BUSIEST = ("loaded_values", "results", "reuse_ratio", "work_ratio")
 
 
 def _sum(facts: Sequence[FunctionFacts]) -> dict[str, float]:
-    counts: dict[str, float] = defaultdict(float)
+    counts: dict[str, float] = dict.fromkeys(FEATURES, 0.0)
     arrays: dict[str, _Shared] = defaultdict(_Shared)
     waits = 0
     busiest = 0.0
@@ -222,7 +223,7 @@ def _sum(facts: Sequence[FunctionFacts]) -> dict[str, float]:
         if waits:
             counts["async_copies"] += array.copies_in if drained else 0
             counts["async_copies"] += array.copies_out if filled else 0
-    return {name: float(value) for name, value in sorted(counts.items())}
+    return {name: float(value) for name, value in counts.items()}
 
 
 @dataclass(slots=True)

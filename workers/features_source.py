@@ -68,7 +68,8 @@ def _opencl_special(code: str) -> dict[str, float]:
     written |= {n for n in local if re.search(rf"\bvstore\w*\s*\([^;]*\b{n}\b[^;]*\)\s*;", code)}
     staged = {n for n in written if _staged(code, n)}
     copied = {n for n in local if re.search(rf"\basync_work_group_\w+\s*\(\s*&?\s*{n}\b", code)}
-    read = {n for n in local if _reads(code, n)}
+    uses = re.sub(r"\b(?:__)?local\b[^;(){}=]*;", " ", code)
+    read = {n for n in local if _reads(uses, n)}
     found["local_shared"] = len((written | copied) & read)
     found["local_tiles"] = len(staged & read)
     waits = re.search(r"\bwait_group_events\s*\(", code)
@@ -89,7 +90,7 @@ def _opencl_special(code: str) -> dict[str, float]:
     found["chains"] = max((len(names) for names in sums), default=0)
     unrolls = [int(n or 2) for n in re.findall(r"#\s*pragma\s+unroll\b[ \t]*\(?(\d*)", code)]
     found["unroll"] = max(unrolls, default=1)
-    found["results"], found["reuse_ratio"] = _blocking(loops)
+    found["results"], found["work_ratio"] = _blocking(loops)
     strides = r"(?:get_global_size|get_num_groups)\s*\("
     found["grid_stride_loops"] = len(re.findall(rf"\bfor\s*\([^;]*;[^;]*;[^;{{]*{strides}", code))
     found["global_atomics"] = sum(
@@ -144,7 +145,7 @@ def _accumulators(body: str) -> set[str]:
 
 
 def _blocking(loops: list[str]) -> tuple[float, float]:
-    """Products per value in the loop with most of them: results, and uses per value."""
+    """Products per value in the loop with most of them: results, and products per value."""
     value = r"(\w+(?:\s*\[[^;\]]*\])*)"
     added = re.compile(rf"\b{value}\s*\+=\s*{value}\s*\*\s*{value}\s*;")
     fused = re.compile(rf"\b{value}\s*=\s*(?:fma|mad)\s*\(\s*{value}\s*,\s*{value}\s*,\s*\1\s*\)")
@@ -153,7 +154,7 @@ def _blocking(loops: list[str]) -> tuple[float, float]:
         products = {*added.findall(body), *fused.findall(body)}
         factors = {factor for _, *pair in products for factor in pair}
         if len({name for name, *_ in products}) > best[0]:
-            best = (float(len(products)), 2 * len(products) / len(factors))
+            best = (float(len(products)), len(products) / len(factors))
     return best
 
 

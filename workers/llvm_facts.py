@@ -384,3 +384,4 @@ def _count_reuse(facts: FunctionFacts, graph: Graph) -> None:
             facts.counts["loaded_values"] = used.bit_count()
             facts.counts["results"] = len(found)
             facts.counts["reuse_ratio"] = uses / used.bit_count()
+            facts.counts["work_ratio"] = (uses - len(found)) / used.bit_count()
