@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from evo import formatting, settings
 from evo.archives.grid import GridArchive
-from evo.conclusion import print_outcome, write_files
+from evo.conclusion import print_outcome, write_archive, write_files
 from evo.confirm import ConfirmRow, confirm, select_for_confirm
 from evo.descriptor import DEFAULT_DESCRIPTOR
 from evo.display import Display, ProgressState, make_display
@@ -173,6 +173,8 @@ class _Run:
         row = self._log.observe(evaluation, self._archive)
         if row is not None:
             self._tracker.step(int(row["step"]), row, self._archive)
+            # So that `kelites-elites` has the elites of a run that is killed later.
+            write_archive(self._plan.run_dir, self._archive)
         if not progress.replaying:
             self._show("search")
 
@@ -279,4 +281,5 @@ def _make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search
         rng=np.random.default_rng(plan.seed),
         initial_samples=int(node.initial_samples),
         duels=bool(node.duels),
+        duel_share=float(node.duel_share),
     )

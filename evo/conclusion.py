@@ -16,14 +16,28 @@ from evo.tracking.base import RunInfo, RunSummary
 from evo.tracking.files import write_run_files
 
 
+def write_archive(run_dir: Path, archive: GridArchive) -> None:
+    """Writes archive.json, all or nothing.
+
+    Raises:
+        JournalError: If the directory cannot be written.
+    """
+    partial = run_dir / "archive.json.partial"
+    try:
+        partial.write_text(archive.to_json() + "\n", encoding="utf-8")
+        partial.replace(run_dir / "archive.json")
+    except OSError as error:
+        raise JournalError(f"{run_dir}: archive.json cannot be written: {error.strerror}") from None
+
+
 def write_files(run_dir: Path, info: RunInfo, summary: RunSummary, archive: GridArchive) -> None:
     """Writes archive.json and what `write_run_files` lists.
 
     Raises:
         JournalError: If the directory cannot be written; the journal itself is complete.
     """
+    write_archive(run_dir, archive)
     try:
-        (run_dir / "archive.json").write_text(archive.to_json() + "\n", encoding="utf-8")
         write_run_files(info, summary)
     except OSError as error:
         raise JournalError(

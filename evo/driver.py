@@ -265,13 +265,14 @@ class Driver:
         progress.told += 1
         progress.inherited += bool(evaluation.inherited_from)
         progress.statuses[evaluation.status.value] += 1
-        moved = outcome.add is not None and outcome.add.status in (
-            AddStatus.NEW,
-            AddStatus.IMPROVED,
-        )
+        moved = any(_moved(item) for item in (outcome, *outcome.resolved))
         progress.stagnant = 0 if moved else progress.stagnant + 1
         for listener in self._listeners:
             listener(trial, evaluation, outcome, progress)
+
+
+def _moved(outcome: Outcome) -> bool:
+    return outcome.add is not None and outcome.add.status in (AddStatus.NEW, AddStatus.IMPROVED)
 
 
 def _inherit(known: Evaluation) -> Evaluation:
