@@ -19,6 +19,7 @@ from evo.statistics import interval
 from evo.task import list_tasks, load_task
 from workers import corpus
 from workers.measure.lint import lint_task
+from workers.measure.roofline import memory_margin
 from workers.service import EvaluationService
 
 SETTINGS = EvaluationSettings(run_timeout_s=3.0, min_blocks=8, max_blocks=24)
@@ -154,13 +155,15 @@ def _known_duration(runner: _Runner) -> Check:
 
 
 def _plausible_bandwidth(runner: _Runner, device: DeviceInfo) -> Check:
-    """The honest kernel stays below what the device can move."""
+    """The honest kernel stays below what the device can move.
+
+    A time that is out of all proportion ends as HACK, hence without a timing.
+    """
     result = runner(corpus.HONEST_CASE, corpus.HONEST_CASE)
     if result.timing is None:
         return _failed("bandwidth", result)
     worst = max(item.sol_fraction or 0.0 for item in result.timing.workloads)
-    # A CPU serves small tensors from its caches, which the copy through memory does not see.
-    limit = 20.0 if device.kind == "cpu" else 1.0
+    limit = memory_margin(device, 0.0)  # small tensors: caches may serve them
     return Check(
         name="no faster than the ceilings allow",
         passed=0.0 < worst <= limit,

@@ -57,7 +57,7 @@ MAX_RESULTS = 1024
 MAX_TASKS = 64
 SEED_LIFETIME = 64
 """Evaluations that share inputs: references are dear, and device code has nowhere to keep notes."""
-CONFIRM_REPEATS = 5
+CONFIRM_REPEATS = 3
 
 _cores = threading.Lock()
 """Held while a CPU device compiles or runs: each uses all cores and would disturb the other."""
@@ -345,9 +345,12 @@ class EvaluationService:
         )
         draft.correctness = checker.result()
         enter("time")
+        names = [workload.name for workload in task.search_workloads]
         samples = measure(
-            ExecutorStopwatch(bench=bench, builds=builds, families=families, checker=checker),
-            workloads=[workload.name for workload in task.search_workloads],
+            ExecutorStopwatch(
+                bench=bench, builds=builds, workloads=names, families=families, checker=checker
+            ),
+            workloads=names,
             arms=len(builds),
             settings=settings,
             rng=np.random.default_rng(secrets.randbits(64)),
@@ -365,11 +368,15 @@ class EvaluationService:
         draft: _Draft,
         enter: Stage,
     ) -> None:
-        """Checks and times on all workloads and families, in several fresh processes."""
+        """Checks and times on all workloads, in several fresh processes with fresh inputs.
+
+        The first process goes through every input family, the others through the search's.
+        """
         settings = request.settings
         processes = max(1, settings.processes)
         blocks = max(2, settings.min_blocks, -(-settings.max_blocks // processes))
         names = [workload.name for workload in task.workloads]
+        families = _families(settings.families, task)
         samples = Samples(workloads=tuple(names), arms=2, processes=processes)
         checker = Checker(task=task)
         self._forget(task)
@@ -390,7 +397,7 @@ class EvaluationService:
                     bench,
                     build,
                     workloads=task.workloads,
-                    families=task.all_families,
+                    families=task.all_families if number == 0 else families,
                     checker=checker,
                     repeats=CONFIRM_REPEATS if number == 0 else 2,
                 )
@@ -400,8 +407,10 @@ class EvaluationService:
                     ExecutorStopwatch(
                         bench=bench,
                         builds=[baseline, build],
-                        families=_families(settings.families, task),
+                        workloads=names,
+                        families=families,
                         checker=checker,
+                        check_all=True,
                     ),
                     workloads=names,
                     arms=2,

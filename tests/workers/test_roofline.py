@@ -53,8 +53,10 @@ def test_unknown_ceilings_switch_it_off() -> None:
 @pytest.mark.parametrize(
     ("device", "size_bytes", "flops", "latency_us", "impossible"),
     [
-        (CPU, 1e6, 0.0, 6.0, False),  # served from cache
-        (CPU, 1e6, 0.0, 4.0, True),
+        (CPU, 1e6, 0.0, 3.0, False),  # served from cache
+        (CPU, 1e6, 0.0, 2.0, True),
+        (dataclasses.replace(CPU, peak_gflops=0.0), 1e6, 0.0, 6.0, False),
+        (dataclasses.replace(CPU, peak_gflops=0.0), 1e6, 0.0, 4.0, True),
         (CPU, 1.0, 1e8, 300.0, False),
         (CPU, 1.0, 1e8, 200.0, True),
         (GPU, 1e9, 0.0, 800.0, False),
@@ -71,7 +73,7 @@ def test_impossible_speed(
 
 
 def test_ceilings_are_only_raised() -> None:
-    copy_us = copy_probe().work / 20e3  # 20 GB/s
+    copy_us = copy_probe(CPU).work / 20e3  # 20 GB/s
     peak_us = peak_probe(CPU).work / 50e3  # 50 GFLOP/s
     measured = with_ceilings(CPU, copy_us=copy_us, peak_us=peak_us)
     assert measured.bandwidth_gbs == pytest.approx(20.0)

@@ -33,7 +33,7 @@ def measure_ceilings(executor: Executor, compiler: Compiler, device: DeviceInfo)
     try:
         return with_ceilings(
             device,
-            copy_us=_probe(executor, compiler, copy_probe()),
+            copy_us=_probe(executor, compiler, copy_probe(device)),
             peak_us=_probe(executor, compiler, peak_probe(device)),
         )
     except ExecutorFailure as error:

@@ -21,8 +21,9 @@ from evo.job import DeviceInfo, Launch, WorkloadProgram
 from workers.execution import TimedArm
 from workers.executor import Executor
 
-COPY_FLOATS = 1 << 23
-"""32 MiB read and 32 MiB written: beyond the caches of most CPUs."""
+COPY_FLOATS = {"cpu": 1 << 22, "gpu": 1 << 25}
+"""16 MiB each way on a CPU, 128 MiB on a GPU: beyond the private caches of the one and the L2 of
+the other, and quick."""
 PEAK_ITEMS_PER_UNIT = 1 << 10
 PEAK_ROUNDS = 256
 LATENCY_US = 20.0
@@ -97,24 +98,33 @@ def roofline(device: DeviceInfo, size_bytes: float, flops: float) -> Roofline:
     )
 
 
+def memory_margin(device: DeviceInfo, size_bytes: float) -> float:
+    """Returns how many times faster than the copy bandwidth a workload may honestly be.
+
+    On a GPU 1.4 for tensors of at least twice the cache, 10 for smaller ones. On a CPU, whose
+    caches the copy does not see, the larger of 20 and the rate at which the nearest cache can feed
+    the arithmetic: two bytes per operation, times two.
+    """
+    if device.kind == "cpu":
+        if device.bandwidth_gbs <= 0.0:
+            return 20.0
+        return max(20.0, 4.0 * device.peak_gflops / device.bandwidth_gbs)
+    cached = size_bytes < 2.0 * device.cache_bytes or not device.cache_bytes
+    return 10.0 if cached else 1.4
+
+
 def is_impossible(
     device: DeviceInfo, bounds: Roofline, size_bytes: float, latency_us: float
 ) -> bool:
     """Says whether a time is below what the device can do, with a margin for measured ceilings.
 
-    A kernel must do its arithmetic and move its bytes, so falling under either bound is enough.
-    Margins: arithmetic 4x on a CPU (ceilings measured while others use its cores read low) and 2x
-    on a GPU; bytes 20x on a CPU (caches); on a GPU 1.4x for tensors of at least twice the cache,
-    10x for smaller ones.
+    A kernel must do its arithmetic and move its bytes, so falling under either bound is enough. The
+    margin on arithmetic is 4 on a CPU (ceilings measured while others use its cores read low) and
+    2 on a GPU.
     """
-    if device.kind == "cpu":
-        compute_margin, memory_margin = 4.0, 20.0
-    else:
-        cached = size_bytes < 2.0 * device.cache_bytes or not device.cache_bytes
-        compute_margin, memory_margin = 2.0, 10.0 if cached else 1.4
-    return (
-        latency_us < bounds.compute_us / compute_margin
-        or latency_us < bounds.memory_us / memory_margin
+    return latency_us < max(
+        bounds.compute_us / (4.0 if device.kind == "cpu" else 2.0),
+        bounds.memory_us / memory_margin(device, size_bytes),
     )
 
 
@@ -175,8 +185,9 @@ class Probe:
         return max(min(result.arm_us[0]), 1e-3)
 
 
-def copy_probe(floats: int = COPY_FLOATS) -> Probe:
-    """Returns the kernel that copies `floats` floats."""
+def copy_probe(device: DeviceInfo) -> Probe:
+    """Returns the kernel that copies more than the nearest caches hold."""
+    floats = COPY_FLOATS.get(device.kind, COPY_FLOATS["gpu"])
     return Probe(
         source=COPY_SOURCE,
         entry="kelites_copy",
@@ -204,7 +215,7 @@ def peak_probe(device: DeviceInfo, rounds: int = PEAK_ROUNDS) -> Probe:
 
 def with_ceilings(device: DeviceInfo, *, copy_us: float, peak_us: float) -> DeviceInfo:
     """Returns the device with the ceilings that two probe times give, never lower than before."""
-    bandwidth = copy_probe().work / copy_us / 1e3
+    bandwidth = copy_probe(device).work / copy_us / 1e3
     peak = peak_probe(device).work / peak_us / 1e3
     return dataclasses.replace(
         device,

@@ -156,11 +156,11 @@ def measure(
 def _warm_up(
     stopwatch: Stopwatch, workloads: Sequence[str], arms: int, budget_us: float
 ) -> dict[str, tuple[int, ...]]:
-    """Runs every arm three times on every workload; the last call sets the number of calls."""
+    """Runs every arm twice on every workload; the second call sets the number of calls."""
     result = {}
     for name in workloads:
         order = tuple(range(arms))
-        visits = stopwatch(name, order, [3] * arms, -1)
+        visits = stopwatch(name, order, [2] * arms, -1)
         result[name] = tuple(calls_per_visit(visit[-1], budget_us) for visit in visits)
     return result
 

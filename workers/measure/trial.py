@@ -168,18 +168,30 @@ class ExecutorStopwatch:
     """Times arms on an executor and checks what one timed call of the candidate wrote.
 
     Every block uses another input family, so content differs from block to block; the executor
-    poisons outputs and scratch before each call, so no call can lean on an earlier one.
+    poisons outputs and scratch before each call, so no call can lean on an earlier one. In every
+    block one workload's outputs are checked, in turn; all of them with `check_all`.
 
     Args:
         bench: Executor and inputs.
         builds: (arms,) baseline, candidate and maybe the rival.
+        workloads: Names of the workloads a block visits.
         families: Input families to rotate through.
         checker: Judges the outputs of timed calls.
+        check_all: Check every workload in every block.
     """
 
     def __init__(
-        self, *, bench: Bench, builds: Sequence[Build], families: Sequence[str], checker: Checker
+        self,
+        *,
+        bench: Bench,
+        builds: Sequence[Build],
+        workloads: Sequence[str],
+        families: Sequence[str],
+        checker: Checker,
+        check_all: bool = False,
     ) -> None:
+        self._workloads = tuple(workloads)
+        self._check_all = check_all
         self._bench = bench
         self._builds = builds
         self._families = families
@@ -190,7 +202,7 @@ class ExecutorStopwatch:
     ) -> Sequence[Sequence[float]]:
         """Runs the visits; raises Rejected when a check fails."""
         bench, size = self._bench, self._bench.task.workload(workload)
-        family = self._families[block % len(self._families)]
+        family = self._family(block)
         where = f"timing, workload {workload}"
         bench.require_wanted()
         with kernel_faults(where):
@@ -210,7 +222,7 @@ class ExecutorStopwatch:
                 set_id=set_id,
                 outputs=bench.outputs(size),
                 numbers=bench.numbers(size),
-                check_arm=len(order) - 1 - list(order)[::-1].index(CANDIDATE),
+                check_arm=_last(order, CANDIDATE) if self._checks(workload, block) else None,
                 timeout_s=bench.timeout_s,
             )
         require_integrity(result.guard_violations, result.changed_inputs, self._checker)
@@ -219,3 +231,17 @@ class ExecutorStopwatch:
             passed = self._checker.check(result.outputs, expected, size, f"{family}, timed")
             _require(passed, self._checker)
         return result.arm_us
+
+    def _checks(self, workload: str, block: int) -> bool:
+        """Says whether to check this visit; never in the warm-up, block -1."""
+        if block < 0:
+            return False
+        return self._check_all or workload == self._workloads[block % len(self._workloads)]
+
+    def _family(self, block: int) -> str:
+        """The block's input family; the turn shifts, so every workload meets every family."""
+        return self._families[(block + block // len(self._workloads)) % len(self._families)]
+
+
+def _last(order: Sequence[int], arm: int) -> int:
+    return max(index for index, item in enumerate(order) if item == arm)
