@@ -274,7 +274,9 @@ def _normalised(module: Module, entries: Sequence[str]) -> Iterator[str]:
         name = list(variables.numbers)[done]
         done += 1
         text = _HEADER_NOISE.sub("", " " + module.globals[name])
-        yield f"{variables(name)} ={_ANY_NAME.sub(lambda m: variables(m[0]), text)}"
+        # A string constant may hold "%d", which only looks like a name.
+        renamed = _ANY_NAME.sub(lambda m: variables(m[0]) if m[0] in module.globals else m[0], text)
+        yield f"{variables(name)} ={renamed}"
 
 
 def forbidden_constructs(bitcode: bytes, entries: Sequence[str]) -> str:

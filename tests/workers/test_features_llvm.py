@@ -530,3 +530,14 @@ def test_what_a_driver_might_let_through_is_refused(body: str, reason: str):
     text = "define spir_kernel void @k(ptr %y) {\n  ret void\n}\n" + body + "\n"
     bitcode = llvm.parse_assembly(text).as_bitcode()
     assert reason in forbidden_constructs(bitcode, ["k"])
+
+
+def test_a_kernel_that_prints_has_a_hash():
+    source = """
+    __kernel void k(__global float* y, int n) {
+      int i = get_global_id(0);
+      if (i < n) { y[i] = i; printf("%d of %f\\n", i, y[i]); }
+    }
+    """
+    other = source.replace("%d", "%i")
+    assert code_hash(pocl_bitcode(source), ["k"]) != code_hash(pocl_bitcode(other), ["k"])
