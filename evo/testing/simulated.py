@@ -138,7 +138,7 @@ LEVELS: tuple[tuple[dict[str, float], ...], ...] = (
         {"local_tiles": 1.0},
         {"async_copies": 1.0},
     ),
-    ({}, {"chains": 4.0}, {"results": 16.0, "reuse_ratio": 4.0}, {"matrix_ops": 1.0}),
+    ({}, {"chains": 4.0}, {"results": 16.0, "work_ratio": 2.0}, {"matrix_ops": 1.0}),
     ({}, {"barriers": 1.0, "local_shared": 1.0}, {"sub_group_ops": 1.0}, {"global_atomics": 1.0}),
 )
 
