@@ -19,7 +19,7 @@ from evo.evaluation import CodeFeatures
 from workers.cleaning import used_code
 
 _ATOMIC_TARGET = re.compile(r"\batom(?:ic)?_(?!init)\w+\s*\(\s*&?\s*(?:\([^)]*\)\s*)?(\w+)")
-_VECTOR_TYPE = r"(?:float|double|half|u?int|u?long|u?short|u?char)(?:2|3|4|8|16)"
+_VECTOR_TYPE = r"(?:float|double|half|u?int|u?long|u?short|u?char)(2|3|4|8|16)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,18 +79,18 @@ def _opencl_special(code: str) -> dict[str, float]:
     widths = re.findall(r"\bv(?:load|store)a?(?:_half)?(\d+)\w*\s*\(", code)
     pointers = re.findall(rf"\b(?:__)?global\b[^;,(){{}}]*?\b{_VECTOR_TYPE}\b[^;,(){{}}]*?\*", code)
     found["global_vector_accesses"] = len(widths) + len(pointers)
-    found["global_vector_values"] = sum(map(int, widths)) + 2 * len(pointers)
+    found["global_vector_values"] = sum(map(int, [*widths, *pointers]))
     found["global_values"] = found["global_vector_values"] + 1
 
     vectors = re.findall(rf"(?<![\w(*]){_VECTOR_TYPE}\s+\w+\s*=", code)
-    found["data_vector_values"] = found["data_values"] = 2 * len(vectors)
+    found["data_vector_values"] = found["data_values"] = sum(map(int, vectors))
     loops = _loop_bodies(code)
     found["loops"] = len(loops)
     sums = [_accumulators(body) for body in loops]
     found["chains"] = max((len(names) for names in sums), default=0)
     unrolls = [int(n or 2) for n in re.findall(r"#\s*pragma\s+unroll\b[ \t]*\(?(\d*)", code)]
     found["unroll"] = max(unrolls, default=1)
-    found["results"], found["work_ratio"] = _blocking(loops)
+    found["results"], found["work_ratio"] = _blocking(loops, _widths(code))
     strides = r"(?:get_global_size|get_num_groups)\s*\("
     found["grid_stride_loops"] = len(re.findall(rf"\bfor\s*\([^;]*;[^;]*;[^;{{]*{strides}", code))
     found["global_atomics"] = sum(
@@ -144,17 +144,29 @@ def _accumulators(body: str) -> set[str]:
     return {name for name in (*plain, *fused) if name not in local_names}
 
 
-def _blocking(loops: list[str]) -> tuple[float, float]:
+def _widths(code: str) -> dict[str, int]:
+    """Name -> elements, of the vectors declared."""
+    return {
+        name: int(width)
+        for width, declared in re.findall(rf"\b{_VECTOR_TYPE}\s+(\w[^;{{}}]*)", code)
+        for name in re.findall(r"(?:^|,)\s*(\w+)", declared)
+    }
+
+
+def _blocking(loops: list[str], widths: dict[str, int]) -> tuple[float, float]:
     """Products per value in the loop with most of them: results, and products per value."""
     value = r"(\w+(?:\s*\[[^;\]]*\])*)"
     added = re.compile(rf"\b{value}\s*\+=\s*{value}\s*\*\s*{value}\s*;")
     fused = re.compile(rf"\b{value}\s*=\s*(?:fma|mad)\s*\(\s*{value}\s*,\s*{value}\s*,\s*\1\s*\)")
     best = (0.0, 0.0)
     for body in loops:
-        products = {*added.findall(body), *fused.findall(body)}
+        found = {*added.findall(body), *fused.findall(body)}
+        products = {item for item in found if item[1] != item[2]}  # a square combines nothing
         factors = {factor for _, *pair in products for factor in pair}
-        if len({name for name, *_ in products}) > best[0]:
-            best = (float(len(products)), len(products) / len(factors))
+        results = sum(widths.get(name, 1) for name in {name for name, *_ in products})
+        if results > best[0]:
+            loaded = sum(widths.get(factor, 1) for factor in factors)
+            best = (float(results), results / loaded)
     return best
 
 

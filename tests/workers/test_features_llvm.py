@@ -12,6 +12,9 @@ from hypothesis import strategies as st
 
 from evo.descriptor import DEFAULT_DESCRIPTOR
 from evo.errors import WorkerError
+from evo.job import DeviceInfo
+from evo.task import load_task
+from evo.template import load_templates
 from tests.workers.descriptor_kernels import (
     DECOYS,
     LEVELS,
@@ -541,3 +544,30 @@ def test_a_kernel_that_prints_has_a_hash():
     """
     other = source.replace("%d", "%i")
     assert code_hash(pocl_bitcode(source), ["k"]) != code_hash(pocl_bitcode(other), ["k"])
+
+
+# -- the shipped templates -----------------------------------------------------------------------
+
+
+def test_templates_of_a_task_spread_over_the_grid():
+    task = load_task("matmul")
+    device = DeviceInfo(
+        backend="opencl",
+        name="any",
+        kind="cpu",
+        max_work_group_size=4096,
+        max_block=(4096, 4096, 4096),
+        local_mem_bytes=1 << 18,
+    )
+    cells = {}
+    for template in load_templates(task, "opencl"):
+        params = template.space(task, device).defaults()
+        source = template.render(params, task.workloads[0].dims, task.scalar_values, device)
+        entries = [launch.entry for launch in template.front.launches]
+        cells[template.name] = cell(source, *entries)
+        assert forbidden(source) == ""
+    assert cells["opencl_naive"] == (0, 0, 0)
+    assert len(set(cells.values())) >= 5
+    assert {c[0] for c in cells.values()} == {0, 1, 2, 3}
+    assert {c[1] for c in cells.values()} == {0, 1, 2}
+    assert {c[2] for c in cells.values()} == {0, 1, 3}

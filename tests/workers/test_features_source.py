@@ -60,6 +60,25 @@ __kernel void k(__global const float* x, __global float* y) {
     assert cell(Kernel(source, (1, 1, 0))) == (1, 1, 0)
 
 
+def test_a_register_block_of_vectors():
+    source = """
+__kernel void k(__global const float* a, __global const float* b, __global float* c, int n) {
+  float4 s0 = 0.0f, s1 = 0.0f;
+  for (int k = 0; k < n; ++k) {
+    const float4 v = vload4(k * n, b);
+    s0 += a[k] * v;
+SECOND  }
+  vstore4(s0, 0, c);
+  vstore4(s1, 1, c);
+}
+"""
+    squares = source.replace("a[k] * v", "v * v").replace("SECOND", "    s1 += v * v;\n")
+    assert cell(Kernel(squares, (1, 1, 0))) == (1, 1, 0)
+    one, two = source.replace("SECOND", ""), source.replace("SECOND", "    s1 += a[k + n] * v;\n")
+    assert cell(Kernel(one, (1, 1, 0))) == (1, 1, 0)
+    assert cell(Kernel(two, (1, 2, 0))) == (1, 2, 0)
+
+
 def test_called_functions_are_read():
     source = "void meet() { barrier(CLK_LOCAL_MEM_FENCE); }\n" + PLAIN.replace(
         "/*here*/", "meet();"
