@@ -8,46 +8,28 @@ request gets a working one.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import logging
-import secrets
 import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
-import numpy as np
-
-from evo.descriptor import DEFAULT_DESCRIPTOR, cell_key
 from evo.errors import EvoError, TaskError, WorkerError
 from evo.evaluation import (
-    CodeFeatures,
-    Correctness,
     Environment,
     Evaluation,
     EvaluationStatus,
-    Resources,
-    Timing,
 )
-from evo.job import DeviceInfo, EvaluationRequest, Program, Purpose, TaskBundle
+from evo.job import DeviceInfo, EvaluationRequest, Purpose, TaskBundle
 from evo.serial import content_hash
 from evo.task import Task, task_from_bundle
-from workers.compile_pool import CompilePool
 from workers.execution import ExecutorFailure
-from workers.executor import Executor
-from workers.measure.builds import Build, Builder
-from workers.measure.ceilings import measure_ceilings
-from workers.measure.correctness import Checker
+from workers.laboratory import Draft, Laboratory, exclusive
 from workers.measure.lint import lint_task, require_sound
-from workers.measure.reference import ReferenceCache
-from workers.measure.roofline import is_impossible, roofline
-from workers.measure.timing import RIVAL, Samples, measure, to_timing
-from workers.measure.trial import Bench, ExecutorStopwatch, check
-from workers.measure.verdict import Rejected, hack
+from workers.measure.verdict import Rejected
 
 logger = logging.getLogger(__name__)
 
@@ -55,27 +37,6 @@ Stage = Callable[[str], None]
 
 MAX_RESULTS = 1024
 MAX_TASKS = 64
-SEED_LIFETIME = 64
-"""Evaluations that share inputs: references are dear, and device code has nowhere to keep notes."""
-CONFIRM_REPEATS = 3
-
-_cores = threading.Lock()
-"""Held while a CPU device compiles or runs: each uses all cores and would disturb the other."""
-
-
-@dataclass(slots=True)
-class _Draft:
-    """What is known of an evaluation so far."""
-
-    stage: str = "validate"
-    correctness: Correctness | None = None
-    timing: Timing | None = None
-    features: CodeFeatures | None = None
-    resources: Resources | None = None
-    code_hash: str = ""
-    compile_s: float = 0.0
-    seed: int | None = None
-    executor_used: bool = field(default=False)
 
 
 class EvaluationService:
@@ -105,18 +66,15 @@ class EvaluationService:
         self._backend = backend
         self._worker_name = worker_name
         self._lint = lint
-        self._start_timeout_s = start_timeout_s
-        self._executor = Executor(backend=backend, device_index=device_index)
-        self._compilers = CompilePool(size=compile_jobs, backend=backend, device_index=device_index)
-        self._builder = Builder(compiler=self._compilers)
-        self._cache = ReferenceCache()
+        self._lab = Laboratory(
+            backend=backend,
+            device_index=device_index,
+            compile_jobs=compile_jobs,
+            start_timeout_s=start_timeout_s,
+        )
         self._tasks: OrderedDict[str, Task] = OrderedDict()
-        self._benches: dict[str, Bench] = {}
-        self._seed_uses: dict[str, int] = {}
         self._results: OrderedDict[str, Evaluation] = OrderedDict()
         self._measured: OrderedDict[str, Evaluation] = OrderedDict()
-        self._sound_baselines: set[str] = set()
-        self._device: DeviceInfo | None = None
         self._busy = threading.RLock()
         self._state = threading.Lock()
         self._current = ""
@@ -135,13 +93,7 @@ class EvaluationService:
         with self._busy:
             if self._closed:
                 raise WorkerError("the evaluation service is closed")
-            self._executor.start(self._start_timeout_s)
-            if self._device is None:
-                with self._exclusive(self._executor.device):
-                    self._device = measure_ceilings(
-                        self._executor, self._compilers, self._executor.device
-                    )
-            return self._device
+            return self._lab.start()
 
     def close(self) -> None:
         """Ends all child processes; a running evaluation ends as INFRA_ERROR. Idempotent."""
@@ -149,11 +101,9 @@ class EvaluationService:
             if self._closed:
                 return
             self._closed = True
-        self._executor.kill()
+        self._lab.kill()
         with self._busy:
-            self._executor.close()
-            self._compilers.close()
-            self._cache.clear()
+            self._lab.close()
 
     # -- tasks -----------------------------------------------------------------------------------
 
@@ -225,20 +175,22 @@ class EvaluationService:
             self._cancelled.add(job_id)
             running = self._current == job_id
         if running:
-            self._executor.kill()
+            self._lab.kill()
 
     def _evaluate(self, request: EvaluationRequest, task: Task, on_stage: Stage) -> Evaluation:
         begun = time.perf_counter()
-        draft = _Draft()
 
         def enter(stage: str) -> None:
             self._require_wanted(request.job_id)
             draft.stage = stage
             on_stage(stage)
 
+        draft = Draft(
+            enter=enter, require_wanted=functools.partial(self._require_wanted, request.job_id)
+        )
         status, message, log = EvaluationStatus.OK, "", ""
         try:
-            inherited = self._run_stages(request, task, draft, enter)
+            inherited = self._run_stages(request, task, draft)
             if inherited is not None:
                 on_stage("done")
                 return dataclasses.replace(
@@ -255,16 +207,16 @@ class EvaluationService:
             draft.timing = verdict.timing
             if verdict.detail:
                 logger.warning("job %s %s: %s", request.job_id, status.value, verdict.detail)
-            if log and draft.executor_used:
-                self._forget(task)  # what a kernel printed leaves the worker: change the inputs
+            if log and draft.executed:
+                self._lab.forget()  # what a kernel printed leaves the worker: change the inputs
         except (EvoError, ExecutorFailure) as error:
             status, message = EvaluationStatus.INFRA_ERROR, str(error)
-            self._forget(task)
+            self._lab.forget()
         except Exception as error:
             logger.exception("job %s: internal error", request.job_id)
             status = EvaluationStatus.INFRA_ERROR
             message = f"internal error of the worker: {type(error).__name__}"
-            self._forget(task)
+            self._lab.forget()
         if self._is_cancelled(request.job_id):
             status, message = EvaluationStatus.INFRA_ERROR, "cancelled"
         ok = status is EvaluationStatus.OK
@@ -293,258 +245,35 @@ class EvaluationService:
         return result
 
     def _run_stages(
-        self, request: EvaluationRequest, task: Task, draft: _Draft, enter: Stage
+        self, request: EvaluationRequest, task: Task, draft: Draft
     ) -> Evaluation | None:
         """Fills the draft; returns an earlier evaluation of the same machine code, if any."""
-        device, settings = self.start(), request.settings
-        enter("validate")
-        self._builder.validate(request.candidate, task, device)
-        enter("compile")
-        build = self._build(request.candidate, settings.compile_timeout_s, draft)
+        device, settings, lab = self.start(), request.settings, self._lab
+        draft.enter("validate")
+        lab.validate(request.candidate, task)
+        draft.enter("compile")
+        build = lab.build(request.candidate, settings.compile_timeout_s)
+        draft.compile_s, draft.code_hash = build.compile_s, build.code_hash
         draft.features, draft.resources = build.features, build.resources
-        draft.code_hash = build.code_hash
         if request.purpose is Purpose.COMPILE_ONLY:
             return None
         if request.purpose is Purpose.SEARCH:
             known = self._measured.get(self._measurement_key(request, build.code_hash))
             if known is not None:
                 return known
-        others = [self._reference_arm(request.baseline, "baseline", task, request)]
+        limit = settings.compile_timeout_s
+        builds = [lab.build_other(request.baseline, "baseline", task, limit), build]
         if request.incumbent is not None and request.purpose is Purpose.DUEL:
-            others.append(self._reference_arm(request.incumbent, "incumbent", task, request))
-        with self._exclusive(device):
-            draft.executor_used = True
+            builds.append(lab.build_other(request.incumbent, "incumbent", task, limit))
+        with exclusive(device):
+            draft.executed = True
             if request.purpose is Purpose.CONFIRM:
-                self._confirm(request, task, others[0], build, draft, enter)
+                lab.confirm(task, builds[0], build, settings, draft)
             else:
-                self._search(request, task, [others[0], build, *others[1:]], draft, enter)
+                lab.search(task, builds, settings, draft)
         return None
 
-    def _search(
-        self,
-        request: EvaluationRequest,
-        task: Task,
-        builds: Sequence[Build],
-        draft: _Draft,
-        enter: Stage,
-    ) -> None:
-        """Checks and times on the search workloads; three builds make a duel."""
-        settings = request.settings
-        families = _families(settings.families, task)
-        bench = self._bench(task, request)
-        draft.seed = bench.seed
-        checker = Checker(task=task)
-        enter("check")
-        self._check_baseline(bench, builds[0], families)
-        check(
-            bench,
-            builds[1],
-            workloads=task.search_workloads,
-            families=families,
-            checker=checker,
-        )
-        draft.correctness = checker.result()
-        enter("time")
-        names = [workload.name for workload in task.search_workloads]
-        samples = measure(
-            ExecutorStopwatch(
-                bench=bench, builds=builds, workloads=names, families=families, checker=checker
-            ),
-            workloads=names,
-            arms=len(builds),
-            settings=settings,
-            rng=np.random.default_rng(secrets.randbits(64)),
-            race_bound=_race_bound(request, draft.features) if len(builds) <= RIVAL else None,
-        )
-        draft.correctness = checker.result()
-        draft.timing = self._judge(task, samples, draft)
-
-    def _confirm(
-        self,
-        request: EvaluationRequest,
-        task: Task,
-        baseline: Build,
-        build: Build,
-        draft: _Draft,
-        enter: Stage,
-    ) -> None:
-        """Checks and times on all workloads, in several fresh processes with fresh inputs.
-
-        The first process goes through every input family, the others through the search's.
-        """
-        settings = request.settings
-        processes = max(1, settings.processes)
-        blocks = max(2, settings.min_blocks, -(-settings.max_blocks // processes))
-        names = [workload.name for workload in task.workloads]
-        families = _families(settings.families, task)
-        samples = Samples(workloads=tuple(names), arms=2, processes=processes)
-        checker = Checker(task=task)
-        self._forget(task)
-        for number in range(processes):
-            self._executor.kill()
-            bench = Bench(
-                executor=self._executor,
-                cache=ReferenceCache(),  # never used again: fresh inputs for every process
-                task=task,
-                seed=secrets.randbits(53),
-                timeout_s=settings.run_timeout_s,
-                require_wanted=functools.partial(self._require_wanted, request.job_id),
-            )
-            draft.seed = bench.seed
-            try:
-                enter("check")
-                check(
-                    bench,
-                    build,
-                    workloads=task.workloads,
-                    families=task.all_families if number == 0 else families,
-                    checker=checker,
-                    repeats=CONFIRM_REPEATS if number == 0 else 2,
-                )
-                draft.correctness = checker.result()
-                enter("time")
-                measure(
-                    ExecutorStopwatch(
-                        bench=bench,
-                        builds=[baseline, build],
-                        workloads=names,
-                        families=families,
-                        checker=checker,
-                        check_all=True,
-                    ),
-                    workloads=names,
-                    arms=2,
-                    settings=settings,
-                    rng=np.random.default_rng(secrets.randbits(64)),
-                    fixed_blocks=blocks,
-                    into=samples,
-                )
-            finally:
-                with contextlib.suppress(Exception):
-                    bench.forget()
-        draft.correctness = checker.result()
-        draft.timing = self._judge(task, samples, draft)
-
-    def _judge(self, task: Task, samples: Samples, draft: _Draft) -> Timing:
-        """Adds the roofline, and refuses times that the device cannot reach.
-
-        Raises:
-            Rejected: HACK.
-        """
-        timing = self._with_roofline(task, samples)
-        if self._impossible(task, timing):
-            # The ceilings may have been measured while the machine was busy: look again.
-            assert self._device is not None
-            self._device = measure_ceilings(self._executor, self._compilers, self._device)
-            timing = self._with_roofline(task, samples)
-            if where := self._impossible(task, timing):
-                raise hack(
-                    f"faster than the device can be on workload {where}",
-                    correctness=draft.correctness,
-                    timing=timing,
-                )
-        return timing
-
-    def _with_roofline(self, task: Task, samples: Samples) -> Timing:
-        assert self._device is not None
-        known = {}
-        for name in samples.workloads:
-            workload = task.workload(name)
-            bounds = roofline(self._device, task.bytes(workload), task.flops(workload))
-            latency_us = samples.median_us(1, name)
-            known[name] = (bounds.fraction(latency_us), bounds.classify(latency_us))
-        return to_timing(samples, clock=self._executor.clock, roofline=known)
-
-    def _impossible(self, task: Task, timing: Timing) -> str:
-        """Returns the first workload whose time is below the device's bounds, or ""."""
-        assert self._device is not None
-        for item in timing.workloads:
-            workload = task.workload(item.workload)
-            size_bytes = task.bytes(workload)
-            bounds = roofline(self._device, size_bytes, task.flops(workload))
-            if is_impossible(self._device, bounds, size_bytes, item.latency_us):
-                return item.workload
-        return ""
-
-    # -- arms ------------------------------------------------------------------------------------
-
-    def _build(self, program: Program, timeout_s: float, draft: _Draft | None = None) -> Build:
-        assert self._device is not None
-        with self._exclusive(self._device):
-            build = self._builder.build(program, self._device, timeout_s)
-        if draft is not None:
-            draft.compile_s = build.compile_s
-        return build
-
-    def _reference_arm(
-        self, program: Program, what: str, task: Task, request: EvaluationRequest
-    ) -> Build:
-        """Builds the baseline or the incumbent; their failure is never blamed on the candidate."""
-        assert self._device is not None
-        try:
-            self._builder.validate(program, task, self._device)
-            return self._build(program, request.settings.compile_timeout_s)
-        except Rejected as verdict:
-            raise WorkerError(f"the {what} is {verdict.status.value}: {verdict.message}") from None
-
-    def _check_baseline(self, bench: Bench, baseline: Build, families: Sequence[str]) -> None:
-        key = content_hash([bench.task.bundle.task_hash, baseline.program])
-        if key in self._sound_baselines:
-            return
-        checker = Checker(task=bench.task)
-        try:
-            check(
-                bench,
-                baseline,
-                workloads=bench.task.search_workloads,
-                families=families,
-                checker=checker,
-            )
-        except Rejected as verdict:
-            reason = verdict.detail or verdict.message
-            raise WorkerError(f"the baseline is {verdict.status.value}: {reason}") from None
-        self._sound_baselines.add(key)
-
-    # -- inputs ----------------------------------------------------------------------------------
-
-    def _bench(self, task: Task, request: EvaluationRequest) -> Bench:
-        """Returns the task's inputs, drawn anew every `SEED_LIFETIME` evaluations."""
-        task_hash = task.bundle.task_hash
-        if self._seed_uses.get(task_hash, 0) >= SEED_LIFETIME:
-            self._forget(task)
-        if task_hash not in self._benches:
-            for other in list(self._benches.values()):
-                self._forget(other.task)  # one task at a time keeps the device's memory free
-            self._benches[task_hash] = Bench(
-                executor=self._executor,
-                cache=self._cache,
-                task=task,
-                seed=secrets.randbits(53),
-                timeout_s=request.settings.run_timeout_s,
-            )
-            self._seed_uses[task_hash] = 0
-        self._seed_uses[task_hash] += 1
-        bench = self._benches[task_hash]
-        bench.timeout_s = request.settings.run_timeout_s
-        bench.require_wanted = functools.partial(self._require_wanted, request.job_id)
-        return bench
-
-    def _forget(self, task: Task) -> None:
-        """Drops a task's inputs here and on the device."""
-        bench = self._benches.pop(task.bundle.task_hash, None)
-        if bench is not None:
-            bench.forget()
-            self._cache.clear()
-
     # -- small things ----------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _exclusive(self, device: DeviceInfo) -> Iterator[None]:
-        if device.kind == "cpu":
-            with _cores:
-                yield
-        else:
-            yield
 
     def _measurement_key(self, request: EvaluationRequest, code_hash: str) -> str:
         return content_hash([request.scope, request.task_hash, request.baseline, code_hash])
@@ -558,7 +287,7 @@ class EvaluationService:
             raise WorkerError("cancelled")
 
     def _environment(self) -> Environment:
-        device = self._device
+        device = self._lab.device
         if device is None:
             return Environment(backend=self._backend, worker=self._worker_name)
         return Environment(
@@ -578,15 +307,3 @@ _INHERITABLE = frozenset({EvaluationStatus.OK, EvaluationStatus.INCORRECT})
 
 def _ignore(_stage: str) -> None:
     pass
-
-
-def _families(asked: Sequence[str], task: Task) -> tuple[str, ...]:
-    """The families asked for that the task's contract admits; the task's own if none is left."""
-    return tuple(name for name in asked if name in task.all_families) or task.families
-
-
-def _race_bound(request: EvaluationRequest, features: CodeFeatures | None) -> float | None:
-    if features is None or not request.settings.race_cells:
-        return None
-    key = cell_key(DEFAULT_DESCRIPTOR.cell(features))
-    return request.settings.race_cells.get(key)

@@ -15,7 +15,7 @@ from evo.evaluation import Evaluation, EvaluationStatus
 from evo.job import EvaluationRequest, EvaluationSettings, Program, Purpose
 from evo.serial import from_json, to_json
 from evo.task import make_bundle
-from workers import corpus, service
+from workers import corpus, laboratory
 from workers.measure.verdict import HACK_MESSAGE
 from workers.service import EvaluationService
 
@@ -150,14 +150,14 @@ def test_duel_times_three_arms(worker: EvaluationService) -> None:
 
 
 def test_confirm_uses_all_workloads_and_fresh_processes(worker: EvaluationService) -> None:
-    generation = worker._executor.generation
+    generation = worker._lab.executor.generation
     settings = dataclasses.replace(SETTINGS, processes=2, max_blocks=6)
     result = evaluate(worker, FASTER, purpose=Purpose.CONFIRM, settings=settings)
     assert result.timing is not None, result.message
     assert [item.workload for item in result.timing.workloads] == ["square", "prime", "tall"]
     assert result.timing.processes == 2
     assert len(result.timing.log_speedups) == 6
-    assert worker._executor.generation == generation + 2
+    assert worker._lab.executor.generation == generation + 2
     assert result.correctness is not None
     # 3 workloads by 6 families, then by the search's 3, and every block of every workload.
     assert result.correctness.checks == 3 * 6 + 3 * 3 + 3 * 6
@@ -221,9 +221,9 @@ def test_impossible_speed_is_rejected_without_saying_why(
 ) -> None:
     device = worker.start()
     slow = dataclasses.replace(device, peak_gflops=1e-6)
-    monkeypatch.setattr(worker, "_device", slow)
+    monkeypatch.setattr(worker._lab, "device", slow)
     # The second look at the ceilings finds the same.
-    monkeypatch.setattr(service, "measure_ceilings", lambda *_: slow)
+    monkeypatch.setattr(laboratory, "measure_ceilings", lambda *_: slow)
     result = evaluate(worker, FASTER)
     assert (result.status, result.message) == (EvaluationStatus.HACK, HACK_MESSAGE)
     assert "faster than the device can be on workload square" in caplog.text
@@ -233,14 +233,14 @@ def test_ceilings_measured_too_low_are_measured_again(
     worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = dataclasses.replace(worker.start(), peak_gflops=1e-6)
-    monkeypatch.setattr(worker, "_device", slow)
+    monkeypatch.setattr(worker._lab, "device", slow)
     assert evaluate(worker, FASTER).status is EvaluationStatus.OK
 
 
 def test_inputs_are_drawn_anew_after_a_while(
     worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "SEED_LIFETIME", 2)
+    monkeypatch.setattr(laboratory, "SEED_LIFETIME", 2)
     seeds = [evaluate(worker, HONEST).input_seed for _ in range(4)]
     assert len(set(seeds)) >= 2
 
@@ -320,7 +320,7 @@ def test_a_job_cancelled_before_it_begins_does_not_run(worker: EvaluationService
 
 def test_killing_the_executor_between_jobs_costs_nothing(worker: EvaluationService) -> None:
     evaluate(worker, HONEST)
-    worker._executor.kill()
+    worker._lab.executor.kill()
     assert evaluate(worker, HONEST).status is EvaluationStatus.OK
 
 
