@@ -4,12 +4,13 @@ PoCL keeps a program's bitcode in its binaries. It is optimised as at -O2, excep
 unrolled only where the source says `#pragma unroll` and nothing is vectorised: what is seen is the
 author's structure, without dead code, comments or names. `evo/descriptor.py` lists the features.
 
-Only the entries and the program's own functions they call are read; the driver's library, linked
-into the same module, is not.
+Features are those of the entries and of the program's own functions they call; the driver's
+library, linked into the same module, is only part of the hash.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import re
 import struct
@@ -62,12 +63,15 @@ def features_from_bitcode(bitcode: bytes, entries: Sequence[str]) -> CodeFeature
     Raises:
         WorkerError: If this is no bitcode LLVM can read.
     """
-    return features_from_ir(_text_of(bitcode), entries)
+    return _features(_module_of(bitcode), entries)
 
 
 def features_from_ir(text: str, entries: Sequence[str]) -> CodeFeatures:
     """As `features_from_bitcode`, from textual IR."""
-    module = parse_module(text)
+    return _features(parse_module(text), entries)
+
+
+def _features(module: Module, entries: Sequence[str]) -> CodeFeatures:
     known = [entry for entry in dict.fromkeys(entries) if entry in module.bodies]
     facts: dict[str, FunctionFacts] = {}
     bases = _Bases(module)
@@ -88,24 +92,26 @@ def features_from_ir(text: str, entries: Sequence[str]) -> CodeFeatures:
 def code_hash(bitcode: bytes, entries: Sequence[str]) -> str:
     """Hashes what the entries do, in the order given: 16 hex digits.
 
-    Names of values, variables, functions and entries, metadata, attributes and paths are left out;
-    types, constants, local arrays, argument spaces and a required work-group size are in. Launch
-    geometry is not part of the code: whoever compares programs adds it.
+    Names of values, variables, functions and entries, metadata and paths are left out; types,
+    constants, attributes, local arrays, argument spaces and a required work-group size are in.
+    Launch geometry is not part of the code: whoever compares programs adds it.
 
     Raises:
         WorkerError: If this is no bitcode LLVM can read.
     """
-    module = parse_module(_text_of(bitcode))
+    module = _module_of(bitcode)
     digest = hashlib.sha256()
     for line in _normalised(module, [e for e in entries if e in module.bodies]):
         digest.update(line.encode() + b"\n")
     return digest.hexdigest()[:16]
 
 
-def _text_of(bitcode: bytes) -> str:
+@functools.lru_cache(maxsize=1)
+def _module_of(bitcode: bytes) -> Module:
+    """Reads a module; the last one is kept, because a compilation asks three things of it."""
     try:
         with llvm.parse_bitcode(bitcode, llvm.create_context()) as module:
-            return str(module)
+            return parse_module(str(module))
     except RuntimeError as error:
         reason = " ".join(str(error).split())
         raise WorkerError(f"LLVM cannot read the bitcode: {reason}") from None
@@ -120,15 +126,18 @@ def _is_library(name: str) -> bool:
     )
 
 
-def _reachable(module: Module, entry: str) -> Iterator[Function]:
-    """The entry and the program's own functions it calls, callers before callees."""
+def _reachable(module: Module, entry: str, library: bool = False) -> Iterator[Function]:
+    """The entry and the program's own functions it calls, callers before callees.
+
+    With `library`, the driver's as well.
+    """
     seen, queue = {entry}, [entry]
     while queue:
         function = module.function(queue.pop(0))
         yield function
         for instruction in function:
             name = instruction.callee
-            if name in module.bodies and name not in seen and not _is_library(name):
+            if name in module.bodies and name not in seen and (library or not _is_library(name)):
                 seen.add(name)
                 queue.append(name)
 
@@ -248,7 +257,8 @@ def _normalised(module: Module, entries: Sequence[str]) -> Iterator[str]:
     ours = {"@" + entry for entry in entries}
     order: dict[str, Function] = {}
     for entry in entries:
-        for function in _reachable(module, entry):
+        # The library too: a program's own function may bear a name that looks like one of its.
+        for function in _reachable(module, entry, library=True):
             order.setdefault(function.name, function)
             ours.add("@" + function.name)
     for function in order.values():
@@ -264,6 +274,8 @@ def _normalised(module: Module, entries: Sequence[str]) -> Iterator[str]:
 
         yield _ANY_NAME.sub(rename, _HEADER_NOISE.sub("", function.header)).strip()
         yield f"{function.address_spaces} {function.required_size}"
+        # Flushing of denormals and the like are attributes; they are the same for equal code.
+        yield from (module.attributes.get(g, "") for g in re.findall(r"#\d+", function.header))
         for label, block in function.blocks.items():
             yield f"{local(label)}:"
             for instruction in block:
@@ -288,6 +300,6 @@ def forbidden_constructs(bitcode: bytes, entries: Sequence[str]) -> str:
     Raises:
         WorkerError: If this is no bitcode LLVM can read.
     """
-    module = parse_module(_text_of(bitcode))
+    module = _module_of(bitcode)
     kernels = {name for name, lines in module.bodies.items() if is_kernel(lines[0])}
     return forbidden_in_module(module, frozenset({*kernels, *entries}))

@@ -121,6 +121,7 @@ class Module:
         globals: Name (with @) -> the text after " = ".
         others: Aliases, ifuncs and module-level assembly, as text.
         metadata: Node number with its ! -> text.
+        attributes: Attribute group with its # -> text.
     """
 
     bodies: dict[str, list[str]] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class Module:
     globals: dict[str, str] = field(default_factory=dict)
     others: list[str] = field(default_factory=list)
     metadata: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
     _parsed: dict[str, Function] = field(default_factory=dict)
 
     def function(self, name: str) -> Function:
@@ -163,6 +165,9 @@ def parse_module(text: str) -> Module:
                 module.others.append(line)
             else:
                 module.globals[name] = value
+        elif line.startswith("attributes #"):
+            name, _, value = line.removeprefix("attributes ").partition(" = ")
+            module.attributes[name] = value
         elif line.startswith("module asm"):
             module.others.append(line)
     return module

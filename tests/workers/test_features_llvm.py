@@ -357,6 +357,17 @@ def test_names_of_entries_arrays_and_functions_do_not_change_the_hash():
     assert hash_of(helper.replace("v * v", "v + v") + caller) != hash_of(helper + caller)
 
 
+@pytest.mark.parametrize("name", ["get_value", "_cl_value", "__pocl_value", "barrier_value"])
+@pytest.mark.parametrize("attributes", ["noinline", "noinline, overloadable"])
+def test_a_function_named_like_the_librarys_is_in_the_hash(name: str, attributes: str):
+    one, other = (
+        f"__attribute__(({attributes})) float {name}(float v) {{ return {value}; }}\n{HEAD}"
+        f"y[get_global_id(0)] = {name}(x[get_global_id(0)]); }}"
+        for value in ("v * v", "v + v")
+    )
+    assert hash_of(one) != hash_of(other)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -380,6 +391,12 @@ def test_constants_and_sizes_of_arrays_are_in_the_hash():
     assert hash_of(tile.replace("[17]", "[18]")) != hash_of(tile)
     table = "__constant float t[4] = {1, 2, 3, 4};\n" + HEAD + "y[get_global_id(0)] = t[n & 3]; }"
     assert hash_of(table.replace("3, 4}", "3, 5}")) != hash_of(table)
+
+
+def test_options_that_change_the_arithmetic_are_in_the_hash():
+    plain = hash_of(PLAIN)
+    for option in ("-cl-fast-relaxed-math", "-cl-denorms-are-zero", "-cl-mad-enable"):
+        assert code_hash(pocl_bitcode(PLAIN, (option,)), ["k"]) != plain, option
 
 
 def test_order_of_launches_is_in_the_hash():
