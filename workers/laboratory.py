@@ -247,8 +247,7 @@ class Laboratory:
                     into=samples,
                 )
             finally:
-                with contextlib.suppress(Exception):
-                    bench.forget()
+                bench.forget()
         draft.correctness = checker.result()
         draft.timing = self._judge(task, samples, draft)
 

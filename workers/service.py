@@ -172,6 +172,8 @@ class EvaluationService:
         with self._state:
             if job_id in self._results:
                 return
+            if len(self._cancelled) >= MAX_RESULTS:  # of jobs that never came
+                self._cancelled.clear()
             self._cancelled.add(job_id)
             running = self._current == job_id
         if running:

@@ -16,6 +16,7 @@ from evo.job import EvaluationRequest, EvaluationSettings, Program, Purpose
 from evo.serial import from_json, to_json
 from evo.task import make_bundle
 from workers import corpus, laboratory
+from workers.execution import KernelFailure
 from workers.measure.verdict import HACK_MESSAGE
 from workers.service import EvaluationService
 
@@ -321,6 +322,34 @@ def test_a_job_cancelled_before_it_begins_does_not_run(worker: EvaluationService
 def test_killing_the_executor_between_jobs_costs_nothing(worker: EvaluationService) -> None:
     evaluate(worker, HONEST)
     worker._lab.executor.kill()
+    assert evaluate(worker, HONEST).status is EvaluationStatus.OK
+
+
+def test_a_device_that_takes_no_inputs_is_not_the_kernels_fault(
+    worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise KernelFailure("out of device memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worker._lab.executor, "upload", refuse)
+        worker._lab.forget()
+        result = evaluate(worker, HONEST)
+    assert (result.status, result.message) == (
+        EvaluationStatus.INFRA_ERROR,
+        "out of device memory",
+    )
+    assert evaluate(worker, HONEST).status is EvaluationStatus.OK
+
+
+def test_a_bug_in_the_worker_is_an_infra_error(
+    worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(laboratory, "measure", lambda *_, **__: 1 / 0)
+        result = evaluate(worker, HONEST)
+    assert result.status is EvaluationStatus.INFRA_ERROR
+    assert result.message == "internal error of the worker: ZeroDivisionError"
     assert evaluate(worker, HONEST).status is EvaluationStatus.OK
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from evo.errors import WorkerError
 from evo.evaluation import EvaluationStatus
 from evo.task import Task, Workload
-from workers.execution import TimedArm
+from workers.execution import ExecutorFailure, TimedArm
 from workers.executor import Executor
 from workers.measure.builds import Build
 from workers.measure.correctness import Checker
@@ -46,7 +48,11 @@ class Bench:
         return self.cache.get(self.task, workload, family, self.seed)
 
     def upload(self, workload: Workload, family: str) -> str:
-        """Makes a set of inputs known to the executor and returns its id."""
+        """Makes a set of inputs known to the executor and returns its id.
+
+        Raises:
+            ExecutorFailure: If the device can't take it, which is no kernel's fault.
+        """
         set_id = f"{self.task.bundle.task_hash}/{workload.name}/{family}/{self.seed}"
         if set_id not in self.uploaded:
             self.executor.upload(set_id, self.expected(workload, family).inputs, self.timeout_s)
@@ -54,9 +60,10 @@ class Bench:
         return set_id
 
     def forget(self) -> None:
-        """Frees all sets of inputs on the device."""
+        """Frees all sets of inputs on the device; a child that can't be asked has lost them."""
         for set_id in self.uploaded:
-            self.executor.forget(set_id)
+            with contextlib.suppress(ExecutorFailure, WorkerError):
+                self.executor.forget(set_id)
         self.uploaded.clear()
 
     def load(self, build: Build, workload: Workload) -> None:
@@ -108,8 +115,7 @@ def check(
             bench.load(build, workload)
         for family in families:
             expected = bench.expected(workload, family)
-            with kernel_faults(where):
-                set_id = bench.upload(workload, family)
+            set_id = bench.upload(workload, family)
             first: Mapping[str, Array] = {}
             unwritten: Mapping[str, int] = {}
             for repeat in range(max(2, repeats)):
@@ -205,10 +211,10 @@ class ExecutorStopwatch:
         family = self._family(block)
         where = f"timing, workload {workload}"
         bench.require_wanted()
+        set_id = bench.upload(size, family)
         with kernel_faults(where):
             for build in self._builds:
                 bench.load(build, size)
-            set_id = bench.upload(size, family)
             arms = [
                 TimedArm(
                     code_key=self._builds[arm].keys[workload],
