@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from omegaconf import DictConfig
 
-from evo import formatting, settings
+from evo import formatting
 from evo.archives.grid import GridArchive
+from evo.components import build
 from evo.conclusion import print_outcome, write_archive, write_files
 from evo.confirm import ConfirmRow, confirm, select_for_confirm
 from evo.descriptor import DEFAULT_DESCRIPTOR
@@ -27,6 +28,7 @@ from evo.journal import Event, Journal
 from evo.logbook import SearchLog
 from evo.plan import Plan, begin, make_plan, reopen, resumed_device, run_info
 from evo.requests import RequestBuilder
+from evo.run_folder import release, require_new
 from evo.search import Outcome, Search, TemplateEntry, Trial
 from evo.serial import to_builtins
 from evo.tracking.base import RunSummary, SafeTracker
@@ -62,10 +64,12 @@ def run_search(config: DictConfig, *, run_dir: Path, resume: bool = False) -> Ru
 
 
 async def _run(config: DictConfig, run_dir: Path, resume: bool) -> RunResult:
-    plan = make_plan(config, run_dir)
+    if not resume:
+        require_new(run_dir)
+    plan = make_plan(config, run_dir, begun=resume)
     display = make_display(str(config.display))
-    evaluator: Evaluator = settings.build(config.workers)
-    tracker = SafeTracker(settings.build(config.tracking))
+    evaluator: Evaluator = build(config.workers)
+    tracker = SafeTracker(build(config.tracking))
     journal: Journal | None = None
     events: Sequence[Event] = ()
     try:
@@ -77,7 +81,13 @@ async def _run(config: DictConfig, run_dir: Path, resume: bool) -> RunResult:
             journal, header = begin(plan, device)
         else:
             device = resumed_device(header, device)
-        run = _Run(plan, device, header, evaluator, journal, tracker, display)
+        try:
+            run = _Run(plan, device, header, evaluator, journal, tracker, display)
+            run.open_tracker()
+        except BaseException:
+            if not resume:
+                release(run_dir)  # nothing was asked yet: leave the folder to a second try
+            raise
         return await run.go(events)
     finally:
         display.close()
@@ -107,11 +117,11 @@ class _Run:
         self._tracker = tracker
         self._display = display
         self._info = run_info(plan, device, header)
-        self._archive: GridArchive = settings.build(plan.config.archive)
-        self._log = SearchLog(step=int(plan.config.search.step))
+        self._archive: GridArchive = build(plan.config.archive)
+        self._log = SearchLog(step=plan.search.step)
         self._requests = RequestBuilder(
             task=plan.task,
-            templates=plan.templates,
+            templates=plan.known_templates,
             backend=plan.backend,
             device=device,
             settings=plan.limits,
@@ -130,9 +140,16 @@ class _Run:
         self._resumed = (0, 0.0)
         self._confirming: asyncio.Task[list[ConfirmRow]] | None = None
 
+    def open_tracker(self) -> None:
+        """Starts tracking.
+
+        Raises:
+            ConfigError: If the tracker's settings cannot work.
+        """
+        self._tracker.start(self._info)
+
     async def go(self, events: Sequence[Event]) -> RunResult:
         """Replays what is recorded, searches on, confirms and reports."""
-        self._tracker.start(self._info)
         self._driver.replay(events)
         progress = self._driver.progress
         self._resumed = (progress.evaluations, progress.elapsed_s)
@@ -173,8 +190,9 @@ class _Run:
         row = self._log.observe(evaluation, self._archive)
         if row is not None:
             self._tracker.step(int(row["step"]), row, self._archive)
-            # So that `kelites-elites` has the elites of a run that is killed later.
-            write_archive(self._plan.run_dir, self._archive)
+            if not progress.replaying:
+                # So that `kelites-elites` has the elites of a run that is killed later.
+                write_archive(self._plan.run_dir, self._archive)
         if not progress.replaying:
             self._show("search")
 
@@ -203,17 +221,11 @@ class _Run:
 
     async def _confirm(self) -> list[ConfirmRow]:
         """Measures the top elites again, on fresh inputs and on the confirm workloads."""
-        node = self._plan.config.confirm
-        elites = select_for_confirm(self._archive, int(node.top))
+        elites = select_for_confirm(self._archive, self._plan.confirm.top)
         if not elites:
             return []
         self._show("confirm")
-        limits = replace(
-            self._plan.limits,
-            processes=int(node.processes),
-            max_blocks=int(node.max_blocks),
-            target_rel_interval=float(node.target_rel_interval),
-        )
+        limits = self._plan.confirm.limits(self._plan.limits)
 
         def record(row: ConfirmRow) -> None:
             self._journal.append("confirm", to_builtins(row))
@@ -265,8 +277,7 @@ class _Run:
 
 def _make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search:
     """Builds the search from its configuration nodes."""
-    node = plan.config.search
-    operators = [settings.build(item) for item in plan.config.operators]
+    operators = [build(item) for item in plan.config.operators]
     return Search(
         templates=[
             TemplateEntry(
@@ -276,10 +287,12 @@ def _make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search
         ],
         archive=archive,
         operators=operators,
-        bandit=settings.build(node.bandit, names=[item.name for item in operators]),
+        bandit=build(
+            plan.search.bandit, where="search.bandit", names=[item.name for item in operators]
+        ),
         descriptor=DEFAULT_DESCRIPTOR,
         rng=np.random.default_rng(plan.seed),
-        initial_samples=int(node.initial_samples),
-        duels=bool(node.duels),
-        duel_share=float(node.duel_share),
+        initial_samples=plan.search.initial_samples,
+        duels=plan.search.duels,
+        duel_share=plan.search.duel_share,
     )

@@ -34,7 +34,9 @@ class Budget:
                     f"budget.{name}={value!r}: a positive number or null (no limit) is allowed"
                 )
         if self.evaluations is None and self.seconds is None:
-            raise ConfigError("budget: set budget.evaluations or budget.seconds, or the run never ends")
+            raise ConfigError(
+                "budget: set budget.evaluations or budget.seconds, or the run never ends"
+            )
 
     def reason_to_stop(self, *, evaluations: int, elapsed_s: float, stagnant: int) -> str:
         """Returns why the search must stop asking, or "" to go on."""

@@ -6,6 +6,7 @@ clocks, so a candidate cannot reach any of them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -95,6 +96,9 @@ class EvaluationSettings:
         race_cells: Cell ("1-2-0", see `evo.descriptor.cell_key`) -> lower bound of its elite's log
             speed-up. Timing stops early once the candidate's upper bound is clearly below it.
         processes: Fresh executor processes a confirm spreads its blocks over.
+
+    Raises:
+        ValueError: If a number is out of range.
     """
 
     families: tuple[str, ...] = ("normal", "offset", "integers")
@@ -106,6 +110,20 @@ class EvaluationSettings:
     block_us: float = 3000.0
     race_cells: dict[str, float] = field(default_factory=dict)
     processes: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("compile_timeout_s", "run_timeout_s", "target_rel_interval", "block_us"):
+            value = getattr(self, name)
+            if not 0.0 < value < math.inf:
+                raise ValueError(f"{name}={value!r}: a positive number is allowed")
+        for name in ("min_blocks", "max_blocks", "processes"):
+            value = getattr(self, name)
+            if value < 1:
+                raise ValueError(f"{name}={value!r}: a whole number of at least 1 is allowed")
+        if self.min_blocks > self.max_blocks:
+            raise ValueError(f"min_blocks={self.min_blocks} exceeds max_blocks={self.max_blocks}")
+        if not self.families:
+            raise ValueError("families: at least one is needed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

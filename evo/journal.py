@@ -11,6 +11,7 @@ import fcntl
 import os
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -60,7 +61,9 @@ class Journal:
         self._mutex = threading.Lock()
 
     @classmethod
-    def create(cls, run_dir: Path, header: dict[str, Any]) -> Journal:
+    def create(
+        cls, run_dir: Path, header: dict[str, Any], *, beside: Collection[str] = ()
+    ) -> Journal:
         """Starts a journal in a new or empty directory.
 
         Hidden entries (such as Hydra's) and `*.log` files do not count as content.
@@ -68,6 +71,7 @@ class Journal:
         Args:
             run_dir: Made if missing.
             header: What the run was started with; "schema" is added.
+            beside: Names of entries that may be there already.
 
         Raises:
             ConfigError: If the directory holds something or cannot be made.
@@ -77,7 +81,11 @@ class Journal:
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
             names = sorted(entry.name for entry in run_dir.iterdir())
-            content = [n for n in names if not n.startswith(".") and not n.endswith(".log")]
+            content = [
+                name
+                for name in names
+                if not name.startswith(".") and not name.endswith(".log") and name not in beside
+            ]
             if content:
                 hint = f", continue it with resume={run_dir}" if JOURNAL_FILE in content else ""
                 raise ConfigError(

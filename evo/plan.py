@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,18 +13,19 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from evo import settings
 from evo.budget import Budget
+from evo.components import build
 from evo.descriptor import DEFAULT_DESCRIPTOR
 from evo.errors import ConfigError
 from evo.job import DeviceInfo, EvaluationSettings
 from evo.journal import Event, Journal
+from evo.run_folder import claim, snapshot
+from evo.run_settings import BackendSettings, ConfirmSettings, SearchSettings
 from evo.serial import from_builtins, to_builtins
 from evo.task import Task, load_task
 from evo.template import Template, load_templates
 from evo.tracking.base import RunInfo
 
-TASK_SNAPSHOT = "task"
 _PACKAGES = ("kernel-elites", "numpy", "torch", "pyopencl", "deap", "mlflow", "hydra-core")
 
 
@@ -40,8 +40,11 @@ class Plan:
         task: What to compute.
         backend: Backend name.
         templates: Templates searched.
+        known_templates: All the task has for the backend.
         budget: When to stop.
+        search: How candidates are proposed.
         limits: How hard each candidate is looked at.
+        confirm: How the best are measured at the end.
     """
 
     config: DictConfig
@@ -50,12 +53,21 @@ class Plan:
     task: Task
     backend: str
     templates: tuple[Template, ...]
+    known_templates: tuple[Template, ...]
     budget: Budget
+    search: SearchSettings
     limits: EvaluationSettings
+    confirm: ConfirmSettings
 
 
-def make_plan(config: DictConfig, run_dir: Path) -> Plan:
+def make_plan(config: DictConfig, run_dir: Path, *, begun: bool = False) -> Plan:
     """Loads and validates all that needs no device.
+
+    Args:
+        config: Composed configuration, or a saved one.
+        run_dir: Where the run lives.
+        begun: It lives there already: it goes on with the templates it started with, whatever has
+            been edited since.
 
     Raises:
         ConfigError: If a setting is out of range or names something that is not there.
@@ -65,40 +77,45 @@ def make_plan(config: DictConfig, run_dir: Path) -> Plan:
     seed = config.seed
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"seed={seed!r}: a whole number >= 0 is allowed")
-    snapshot = run_dir / TASK_SNAPSHOT
-    # A resumed run searches the templates it started with, whatever has been edited since.
-    name = next(snapshot.iterdir()) if snapshot.is_dir() else config.task
-    task = load_task(str(name))
-    backend = str(config.backend.name)
-    templates = load_templates(task, backend)
-    if not templates:
-        raise ConfigError(f"task {task.name} has no template for backend {backend}")
-    families = config.evaluation.families or task.families
+    backend: BackendSettings = build(config.backend)
+    task = load_task(str(snapshot(run_dir) if begun else config.task))
+    known = load_templates(task, backend.name)
+    names = [template.name for template in known]
+    wanted = _names("templates", config.templates, names)
+    given = config.evaluation.families
+    families = _names("evaluation.families", given, task.all_families) or task.families
     return Plan(
         config=config,
         run_dir=run_dir,
         seed=seed,
         task=task,
-        backend=backend,
-        templates=_chosen(templates, config.templates),
-        budget=settings.build(config.budget),
-        limits=settings.build(config.evaluation, families=tuple(families)),
+        backend=backend.name,
+        templates=tuple(item for item in known if wanted is None or item.name in wanted),
+        known_templates=known,
+        budget=build(config.budget),
+        search=build(config.search),
+        limits=build(config.evaluation, families=tuple(families)),
+        confirm=build(config.confirm),
     )
 
 
-def _chosen(templates: Sequence[Template], wanted: Sequence[str] | None) -> tuple[Template, ...]:
+def _names(key: str, wanted: Any, allowed: Sequence[str]) -> tuple[str, ...] | None:
+    """Reads a list of names, or a single one; null is None."""
     if wanted is None:
-        return tuple(templates)
-    allowed = [template.name for template in templates]
-    names = [wanted] if isinstance(wanted, str) else list(wanted)
+        return None
+    names = tuple(str(item) for item in ([wanted] if isinstance(wanted, str) else wanted))
     for name in names:
         if name not in allowed:
-            raise ConfigError(f"templates: no {name!r} (allowed: {', '.join(allowed)})")
-    return tuple(template for template in templates if template.name in names)
+            raise ConfigError(f"{key}: no {name!r} (allowed: {', '.join(allowed)})")
+    if not names:
+        raise ConfigError(
+            f"{key}=[]: name at least one, or null for all (allowed: {', '.join(allowed)})"
+        )
+    return names
 
 
 def begin(plan: Plan, device: DeviceInfo) -> tuple[Journal, Mapping[str, Any]]:
-    """Opens the journal of a new run and stores what a resume needs.
+    """Claims the run directory and stores what a resume needs.
 
     Returns:
         The journal and its header.
@@ -113,22 +130,15 @@ def begin(plan: Plan, device: DeviceInfo) -> tuple[Journal, Mapping[str, Any]]:
         "backend": plan.backend,
         "seed": plan.seed,
         "task_hash": plan.task.bundle.task_hash,
-        "templates": {template.name: template.hash for template in plan.templates},
+        "templates": {template.name: template.hash for template in plan.known_templates},
         "descriptor": DEFAULT_DESCRIPTOR.schema,
         "device": to_builtins(device),
         "versions": _versions(),
         "git_sha": _git_sha(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
-    journal = Journal.create(plan.run_dir, header)
-    resolved = OmegaConf.create(OmegaConf.to_container(plan.config, resolve=True))
-    OmegaConf.save(resolved, plan.run_dir / settings.CONFIG_FILE)
-    if plan.task.folder is not None:
-        shutil.copytree(
-            plan.task.folder,
-            plan.run_dir / TASK_SNAPSHOT / plan.task.name,
-            ignore=shutil.ignore_patterns("__pycache__"),
-        )
+    config_yaml = OmegaConf.to_yaml(plan.config, resolve=True)
+    journal = claim(plan.run_dir, header=header, config_yaml=config_yaml, task=plan.task)
     return journal, header
 
 

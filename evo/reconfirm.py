@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from evo import settings
 from evo.archives.grid import GridArchive
+from evo.components import build
 from evo.confirm import ConfirmRow, confirm, save_rows, select_for_confirm
 from evo.errors import ConfigError
 from evo.evaluator import Evaluator
@@ -30,7 +30,7 @@ def reconfirm(run_dir: Path, *, top: int, overrides: list[str]) -> list[ConfirmR
         EvoError: If there is no such run, no elite, no worker, or another device.
     """
     config = settings.saved_config(run_dir, settings.expand_shorthand(overrides))
-    plan = make_plan(config, run_dir)
+    plan = make_plan(config, run_dir, begun=True)
     archive_file = run_dir / "archive.json"
     if not archive_file.is_file():
         raise ConfigError(f"{run_dir}: no archive.json yet; finish it: kelites resume={run_dir}")
@@ -44,23 +44,18 @@ async def _confirm(
     plan: Plan, config: DictConfig, archive: GridArchive, top: int
 ) -> list[ConfirmRow]:
     header = read_events(plan.run_dir / "journal.jsonl")[0].data
-    evaluator: Evaluator = settings.build(config.workers)
+    evaluator: Evaluator = build(config.workers)
     try:
         await evaluator.start(plan.task.bundle)
         requests = RequestBuilder(
             task=plan.task,
-            templates=plan.templates,
+            templates=plan.known_templates,
             backend=plan.backend,
             device=resumed_device(header, evaluator.device),
             settings=plan.limits,
             run_id=header["run_id"],
         )
-        limits = replace(
-            plan.limits,
-            processes=max(1, int(config.confirm.processes)),
-            max_blocks=int(config.confirm.max_blocks),
-            target_rel_interval=float(config.confirm.target_rel_interval),
-        )
+        limits = plan.confirm.limits(plan.limits)
         rows = await confirm(
             select_for_confirm(archive, top),
             evaluator,

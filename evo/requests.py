@@ -23,7 +23,8 @@ class RequestBuilder:
 
     Args:
         task: The task searched.
-        templates: The task's templates for one backend.
+        templates: All the task's templates for one backend: the baseline may use one that the
+            search does not.
         backend: Backend name, key into the task's baselines.
         device: Device the run measures on.
         settings: How hard to look; a confirm and a duel use the same limits.

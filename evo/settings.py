@@ -10,23 +10,22 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose, initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, OverrideType
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from evo.errors import ConfigError, EvoError
-
-CONFIG_FILE = "config.yaml"
+from evo.errors import ConfigError
+from evo.run_folder import CONFIG_FILE
 
 # What may differ when a run is continued: nothing that the recorded proposals depend on.
-RESUMABLE = ("budget.", "confirm.", "display=", "tracking.", "workers.", "workers=")
+RESUMABLE = ("budget", "confirm", "display", "tracking", "workers")
 
 
 @cache
@@ -46,12 +45,15 @@ def expand_shorthand(args: Sequence[str]) -> list[str]:
     """Rewrites `workers=[host:port,...]` to the remote group option, `run_dir=` to Hydra's own."""
     expanded = []
     for arg in args:
-        match = re.fullmatch(r"workers=\[?([^\[\]]*:\d+[^\[\]]*)\]?", arg)
-        if match:
-            expanded += ["workers=remote", f"workers.addresses=[{match.group(1)}]"]
-        elif arg.startswith("run_dir="):
+        key, equals, value = arg.partition("=")
+        if arg.startswith("workers=") and (value.startswith("[") or ":" in value):
+            listed = value[1:-1] if re.fullmatch(r"\[.*\]", value) else value
+            places = [place.strip().strip("'\"") for place in listed.split(",")]
+            quoted = ",".join(f"'{place}'" for place in places if place)
+            expanded += ["workers=remote", f"workers.addresses=[{quoted}]"]
+        elif key == "run_dir" and equals:
             # Hydra makes the directory and writes there too, so it has to be Hydra's setting.
-            expanded.append(f"hydra.run.dir={arg.removeprefix('run_dir=')}")
+            expanded.append(f"hydra.run.dir={value}")
         else:
             expanded.append(arg)
     return expanded
@@ -84,11 +86,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
     Raises:
         ConfigError: On one line, with the nearest known names.
     """
-    try:
-        parsed = OverridesParser.create().parse_overrides(overrides=list(overrides))
-    except HydraException as error:
-        raise ConfigError(one_line(error)) from None
-    fixed = [item.input_line for item in parsed if not item.is_sweep_override()]
+    parsed = _parsed(overrides)
+    fixed = [str(item.input_line) for item in parsed if not item.is_sweep_override()]
     variants = [fixed]
     for item in parsed:
         if item.is_sweep_override():
@@ -97,24 +96,45 @@ def check_overrides(overrides: Sequence[str]) -> None:
     known = compose_config([])
     for variant in variants:
         try:
-            config = compose_config([item for item in variant if item])
+            config = compose_config(variant)
         except ConfigError as error:
-            raise ConfigError(f"{error}{_nearest(str(error), known)}") from None
-        unknown = sorted(set(config) - set(known), key=str)
-        if unknown:
-            raise ConfigError(
-                f"unknown key {unknown[0]!r}; allowed: {', '.join(sorted(map(str, known)))}"
-            )
+            match = re.search(r"Could not override '([^']+)'", str(error))
+            raise _unknown(match.group(1), _chosen_groups(variant)) if match else error from None
+        if unknown := sorted(set(config) - set(known), key=str):
+            raise _unknown(str(unknown[0]), known)
 
 
-def _nearest(message: str, known: DictConfig) -> str:
-    match = re.search(r"Could not override '([^']+)'", message)
-    if not match:
-        return ""
+def _chosen_groups(overrides: Sequence[str]) -> DictConfig:
+    """Composes with the group options among overrides only, to know which keys they bring."""
+    known = compose_config([])
+    groups = [item for item in overrides if item.partition("=")[0] in known]
+    try:
+        return compose_config(groups)
+    except ConfigError:
+        return known
+
+
+def _parsed(overrides: Sequence[str]) -> list[Override]:
+    for override in overrides:
+        if not re.match(r"~|[^=]+=", override):
+            raise ConfigError(f"{override!r} is not KEY=VALUE")
+    try:
+        return OverridesParser.create().parse_overrides(overrides=list(overrides))
+    except HydraException as error:
+        raise ConfigError(one_line(error)) from None
+
+
+def _unknown(key: str, known: DictConfig) -> ConfigError:
     names = _dotted(OmegaConf.to_container(known, resolve=False), "")
-    close = difflib.get_close_matches(match.group(1), names, n=3, cutoff=0.5)
-    siblings = [n for n in names if n.rpartition(".")[0] == match.group(1).rpartition(".")[0]]
-    return f" No such key; allowed here: {', '.join(close or siblings or sorted(map(str, known)))}"
+    parent = key.rpartition(".")[0]
+    siblings = [name for name in names if name.rpartition(".")[0] == parent]
+    if parent in names and not siblings:
+        return ConfigError(f"unknown key {key!r}: {parent} has no settings")
+    close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
+    if close:
+        return ConfigError(f"unknown key {key!r}, did you mean {close[0]}?")
+    others = siblings or [name for name in names if "." not in name]
+    return ConfigError(f"unknown key {key!r}; allowed: {', '.join(sorted(others))}")
 
 
 def _dotted(node: Any, prefix: str) -> list[str]:
@@ -122,7 +142,8 @@ def _dotted(node: Any, prefix: str) -> list[str]:
         return []
     names = []
     for key, value in node.items():
-        names += [f"{prefix}{key}", *_dotted(value, f"{prefix}{key}.")]
+        if not str(key).startswith("_"):
+            names += [f"{prefix}{key}", *_dotted(value, f"{prefix}{key}.")]
     return names
 
 
@@ -132,32 +153,16 @@ def one_line(error: BaseException) -> str:
     options = [line for line in lines if re.fullmatch(r"[\w./-]+", line)]
     text = " ".join(line for line in lines if line not in options)
     text = re.sub(r"Set the environment variable HYDRA_FULL_ERROR.*", "", text)
+    text = re.sub(r"See https://hydra\S*( for details)?", "", text)
+    text = re.sub(r"^In '[\w./-]+': ", "", text)
     text = re.sub(r"\s*(full_key: \S*|object_type=\S*)", "", text)
     text = re.sub(r"To append to your (default list|config) use \S+", "", text)
     text = re.sub(r"\s*Config search path:.*", "", text)
     if options:
-        text = text.rstrip(":").replace("Available options in", "allowed in")
-        text = f"{text}: {', '.join(options)}"
+        missing = re.search(r"Could not find '([\w/]+)/([^'/]+)'", text)
+        text = f"{missing.group(1)}={missing.group(2)}" if missing else text.rstrip(":")
+        text = f"{text}: allowed are {', '.join(options)}"
     return " ".join(text.split())
-
-
-def build(node: Any, **extra: Any) -> Any:
-    """Instantiates a component from its `_target_` node; the one place that does.
-
-    Raises:
-        ConfigError: If a setting is unknown to the component or refused by it.
-        EvoError: Whatever the component itself raises on purpose.
-    """
-    try:
-        return instantiate(node, _convert_="all", **extra)
-    except Exception as error:
-        cause = error.__cause__ or error
-        if isinstance(cause, EvoError):
-            raise cause from None
-        if isinstance(cause, (TypeError, ValueError, ImportError)):
-            target = node.get("_target_", "?") if isinstance(node, DictConfig) else "?"
-            raise ConfigError(f"cannot build {target}: {one_line(cause)}") from None
-        raise
 
 
 def saved_config(run_dir: Path, overrides: Sequence[str]) -> DictConfig:
@@ -168,32 +173,42 @@ def saved_config(run_dir: Path, overrides: Sequence[str]) -> DictConfig:
     """
     path = run_dir / CONFIG_FILE
     if not path.is_file():
-        raise ConfigError(f"resume={run_dir}: no run there ({CONFIG_FILE} is missing)")
-    for override in overrides:
-        if not override.startswith(RESUMABLE):
-            raise ConfigError(
-                f"a resumed run keeps its settings, so {override!r} cannot change; "
-                f"allowed: {', '.join(RESUMABLE)}"
-            )
-    config = OmegaConf.load(path)
+        raise ConfigError(f"{run_dir}: no run there ({CONFIG_FILE} is missing)")
+    try:
+        config = OmegaConf.load(path)
+    except (OSError, YAMLError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{path}: cannot be read: {one_line(error)}") from None
     if not isinstance(config, DictConfig):
         raise ConfigError(f"{path}: not the configuration of a run")
+    parsed = _parsed(overrides)
+    for item in parsed:
+        key = str(item.key_or_group)
+        if item.type is not OverrideType.CHANGE or key.partition(".")[0] not in RESUMABLE:
+            raise ConfigError(
+                f"a resumed run keeps its settings, so {item.input_line!r} cannot change; "
+                f"allowed: {', '.join(RESUMABLE)}"
+            )
+    for item in parsed:
+        if _is_group(item):
+            group, backend = str(item.key_or_group), f"backend={config.backend.name}"
+            fresh = compose_config([str(item.input_line), backend])
+            config[group] = OmegaConf.to_container(fresh[group], resolve=True)
     OmegaConf.set_struct(config, True)
-    groups = [item for item in overrides if item.startswith("workers")]
-    if groups:
-        fresh = compose_config([*groups, f"backend={config.backend.name}"])
-        with_backend = OmegaConf.to_container(fresh.workers, resolve=True)
-        OmegaConf.set_struct(config, False)
-        config.workers = with_backend
-        OmegaConf.set_struct(config, True)
-    for override in overrides:
-        if override not in groups:
-            key, _, text = override.partition("=")
-            try:
-                OmegaConf.update(config, key, yaml.safe_load(text), force_add=False)
-            except (OmegaConfBaseException, yaml.YAMLError) as error:
-                raise ConfigError(f"{override!r}: {one_line(error)}") from None
+    for item in parsed:
+        if not _is_group(item):
+            _update(config, str(item.key_or_group), item.value())
     return config
+
+
+def _is_group(item: Override) -> bool:
+    return str(item.key_or_group) in RESUMABLE and item.key_or_group != "display"
+
+
+def _update(config: DictConfig, key: str, value: Any) -> None:
+    try:
+        OmegaConf.update(config, key, value, force_add=False)
+    except OmegaConfBaseException:
+        raise _unknown(key, config) from None
 
 
 def is_multirun() -> bool:

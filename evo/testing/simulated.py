@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from evo.errors import ConfigError
 from evo.evaluation import (
     CodeFeatures,
     Correctness,
@@ -36,6 +37,9 @@ class SimulatedEvaluator:
         delay_s: How long each one takes.
         noise: Standard deviation of the block noise on log speed-up.
         failure_rate: Share of programs that come back incorrect.
+
+    Raises:
+        ConfigError: If a number is out of range.
     """
 
     def __init__(
@@ -47,6 +51,11 @@ class SimulatedEvaluator:
         noise: float = 0.01,
         failure_rate: float = 0.1,
     ) -> None:
+        if slots < 1 or delay_s < 0.0 or noise < 0.0 or not 0.0 <= failure_rate <= 1.0:
+            raise ConfigError(
+                "the simulated evaluator allows slots >= 1, delay_s >= 0, noise >= 0 and "
+                f"failure_rate from 0 to 1; got {slots}, {delay_s}, {noise} and {failure_rate}"
+            )
         self._slots = slots
         self._delay_s = delay_s
         self._noise = noise
