@@ -67,7 +67,7 @@ class CompilePool:
 
         Raises:
             BackendUnavailable: If no child can start for lack of a package or device.
-            WorkerError: If the pool is closed or a child does not start.
+            WorkerError: If the pool is closed, or a child does not start or is ended from outside.
         """
         executor = self._idle.get()
         try:
@@ -84,6 +84,8 @@ class CompilePool:
         except ExecutorCrash as crash:
             if self._closed.is_set():
                 raise WorkerError("the compile pool is closed") from None
+            if crash.from_outside:
+                raise WorkerError(f"{crash.message}, while it compiled") from None
             return _failed(_describe(crash, timeout_s), 0.0)
         finally:
             self._idle.put(executor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal as signals
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,6 +34,14 @@ class ExecutorCrash(ExecutorFailure):
         self.message = message
         self.log = log
         self.signal = signal
+
+    @property
+    def from_outside(self) -> bool:
+        """Whether somebody else ended the child: an operator, or the system short of memory.
+
+        Device code cannot send signals, and no fault of its own raises one of these.
+        """
+        return self.signal in (signals.SIGKILL, signals.SIGTERM, signals.SIGINT, signals.SIGHUP)
 
 
 class KernelFailure(ExecutorFailure):

@@ -86,6 +86,19 @@ def test_closing_ends_compilations_in_progress():
         compile_in(pool, kernels.GOOD)
 
 
+def test_compiler_killed_from_outside_is_not_the_sources_fault():
+    pool = CompilePool(1, "opencl")
+    (executor,) = pool._executors
+    assert compile_in(pool, kernels.GOOD).ok
+    timer = threading.Timer(0.3, executor.kill)
+    timer.start()
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        compile_in(pool, BOMB)
+    timer.join()
+    assert compile_in(pool, kernels.GOOD).ok
+    pool.close()
+
+
 def test_missing_backend_is_not_the_sources_fault():
     pool = CompilePool(1, "none")
     with pytest.raises(BackendUnavailable):

@@ -58,6 +58,8 @@ def hack(
 def kernel_faults(where: str) -> Iterator[None]:
     """Turns what a kernel did to the executor into a verdict.
 
+    An executor that was ended from outside is no kernel's fault and passes through.
+
     Args:
         where: What was running, e.g. "workload square".
     """
@@ -66,6 +68,8 @@ def kernel_faults(where: str) -> Iterator[None]:
     except ExecutorTimeout as error:
         raise Rejected(EvaluationStatus.TIMEOUT, f"{error} ({where})") from error
     except ExecutorCrash as error:
+        if error.from_outside:
+            raise
         raise Rejected(
             EvaluationStatus.RUNTIME_ERROR, f"{error} ({where})", log=error.log
         ) from error
