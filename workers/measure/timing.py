@@ -183,12 +183,21 @@ def _hopeless(samples: Samples, race_bound: float | None) -> bool:
 
 
 def _settled(samples: Samples, settings: EvaluationSettings) -> bool:
-    if samples.arms <= RIVAL:
-        estimate = interval(samples.log_ratios(BASELINE, CANDIDATE))
-        return _half_width(estimate) < settings.target_rel_interval
-    estimate = interval(samples.log_ratios(RIVAL, CANDIDATE))
-    decided = estimate.low > 0.0 or estimate.high < 0.0
-    return decided or _half_width(estimate) < settings.target_rel_interval
+    """Says whether the interval is good enough, and was so a block ago.
+
+    Few blocks agree by luck now and then; asking twice keeps that from ending a measurement.
+    """
+    pairs = samples.log_ratios(BASELINE, CANDIDATE)
+    if samples.arms > RIVAL:
+        pairs = samples.log_ratios(RIVAL, CANDIDATE)
+    for count in (len(pairs) - 1, len(pairs)):
+        if count < 2:
+            return False
+        estimate = interval(pairs[:count])
+        decided = samples.arms > RIVAL and (estimate.low > 0.0 or estimate.high < 0.0)
+        if not decided and _half_width(estimate) >= settings.target_rel_interval:
+            return False
+    return True
 
 
 def _half_width(estimate: Interval) -> float:
