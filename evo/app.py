@@ -127,7 +127,7 @@ class _Run:
             settings=plan.limits,
             run_id=header["run_id"],
         )
-        self._search = _make_search(plan, device, self._archive)
+        self._search = make_search(plan, device, self._archive)
         self._driver = Driver(
             search=self._search,
             archive=self._archive,
@@ -275,7 +275,7 @@ class _Run:
             print_outcome(self._plan.run_dir, summary, progress, rows)
 
 
-def _make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search:
+def make_search(plan: Plan, device: DeviceInfo, archive: GridArchive) -> Search:
     """Builds the search from its configuration nodes."""
     operators = [build(item) for item in plan.config.operators]
     return Search(
