@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -107,15 +107,16 @@ class Laboratory:
 
     # -- building --------------------------------------------------------------------------------
 
-    def build(self, program: Program, timeout_s: float) -> Build:
-        """Compiles a program that `validate` let pass.
+    def build(self, program: Program, workloads: Collection[str], timeout_s: float) -> Build:
+        """Compiles a program that `validate` let pass, as far as some workloads need it.
 
         Raises:
             Rejected: COMPILE_ERROR or INVALID.
         """
         device = self.start()
         with exclusive(device):
-            return self._builder.build(program, device, timeout_s)
+            used = tuple(item for item in program.workloads if item.workload in workloads)
+            return self._builder.build(replace(program, workloads=used), device, timeout_s)
 
     def validate(self, program: Program, task: Task) -> None:
         """Refuses what can be refused without compiling.
@@ -125,7 +126,14 @@ class Laboratory:
         """
         self._builder.validate(program, task, self.start())
 
-    def build_other(self, program: Program, what: str, task: Task, timeout_s: float) -> Build:
+    def build_other(
+        self,
+        program: Program,
+        what: str,
+        task: Task,
+        workloads: Collection[str],
+        timeout_s: float,
+    ) -> Build:
         """Builds the baseline or the incumbent.
 
         Raises:
@@ -133,7 +141,7 @@ class Laboratory:
         """
         try:
             self.validate(program, task)
-            return self.build(program, timeout_s)
+            return self.build(program, workloads, timeout_s)
         except Rejected as verdict:
             raise WorkerError(f"the {what} is {verdict.status.value}: {verdict.message}") from None
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import os
 import socket
 import threading
 import time
@@ -48,7 +49,7 @@ class EvaluationService:
         backend: Name of the backend.
         device_index: Which of its devices.
         worker_name: Put into every result's environment.
-        compile_jobs: Compile processes.
+        compile_jobs: Compile processes; None is one per processor, four at most.
         lint: Refuse tasks whose own check accepts known-wrong answers.
         start_timeout_s: Limit on opening the device.
     """
@@ -59,7 +60,7 @@ class EvaluationService:
         backend: str,
         device_index: int = 0,
         worker_name: str = "local",
-        compile_jobs: int = 1,
+        compile_jobs: int | None = None,
         lint: bool = True,
         start_timeout_s: float = 60.0,
     ) -> None:
@@ -69,7 +70,7 @@ class EvaluationService:
         self._lab = Laboratory(
             backend=backend,
             device_index=device_index,
-            compile_jobs=compile_jobs,
+            compile_jobs=compile_jobs or min(4, os.cpu_count() or 1),
             start_timeout_s=start_timeout_s,
         )
         self._tasks: OrderedDict[str, Task] = OrderedDict()
@@ -251,10 +252,12 @@ class EvaluationService:
     ) -> Evaluation | None:
         """Fills the draft; returns an earlier evaluation of the same machine code, if any."""
         device, settings, lab = self.start(), request.settings, self._lab
+        limit = settings.compile_timeout_s
+        used = _used_workloads(task, request.purpose)
         draft.enter("validate")
         lab.validate(request.candidate, task)
         draft.enter("compile")
-        build = lab.build(request.candidate, settings.compile_timeout_s)
+        build = lab.build(request.candidate, used, limit)
         draft.compile_s, draft.code_hash = build.compile_s, build.code_hash
         draft.features, draft.resources = build.features, build.resources
         if request.purpose is Purpose.COMPILE_ONLY:
@@ -263,10 +266,9 @@ class EvaluationService:
             known = self._measured.get(self._measurement_key(request, build.code_hash))
             if known is not None:
                 return known
-        limit = settings.compile_timeout_s
-        builds = [lab.build_other(request.baseline, "baseline", task, limit), build]
+        builds = [lab.build_other(request.baseline, "baseline", task, used, limit), build]
         if request.incumbent is not None and request.purpose is Purpose.DUEL:
-            builds.append(lab.build_other(request.incumbent, "incumbent", task, limit))
+            builds.append(lab.build_other(request.incumbent, "incumbent", task, used, limit))
         with exclusive(device):
             draft.executed = True
             if request.purpose is Purpose.CONFIRM:
@@ -305,6 +307,12 @@ class EvaluationService:
 
 _INHERITABLE = frozenset({EvaluationStatus.OK, EvaluationStatus.INCORRECT})
 """Time-outs and crashes may depend on the machine's state, so equal code gets another chance."""
+
+
+def _used_workloads(task: Task, purpose: Purpose) -> tuple[str, ...]:
+    """Names of the workloads an evaluation runs; a search spares itself the confirm ones."""
+    searching = purpose in (Purpose.SEARCH, Purpose.DUEL)
+    return tuple(item.name for item in (task.search_workloads if searching else task.workloads))
 
 
 def _ignore(_stage: str) -> None:

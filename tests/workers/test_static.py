@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import threading
 
 import pytest
 
@@ -48,7 +49,10 @@ def test_an_honest_program_has_no_problem() -> None:
 @pytest.mark.parametrize(
     ("program", "reason"),
     [
-        (dataclasses.replace(HONEST, backend="cuda"), "for backend cuda, this device runs opencl"),
+        (
+            dataclasses.replace(HONEST, backend="cuda"),
+            "for backend cuda, this device runs opencl",
+        ),
         (
             dataclasses.replace(HONEST, workloads=HONEST.workloads[1:]),
             "nothing for workload square",
@@ -192,3 +196,20 @@ def test_code_hash_ignores_names_only() -> None:
     assert build(wider)[0].code_hash != build(HONEST)[0].code_hash
     other_args = launched(args=("y", "x", "rows", "cols"))
     assert build(other_args)[0].code_hash != build(HONEST)[0].code_hash
+
+
+def test_distinct_sources_compile_side_by_side_and_are_judged_in_order() -> None:
+    both_started = threading.Barrier(2, timeout=10)
+
+    class Waiting(FakeCompiler):
+        def compile(self, *, source: str, **options: object) -> Compiled:
+            both_started.wait()
+            return super().compile(source=source, **options)
+
+    first = HONEST.workloads[0]
+    second = dataclasses.replace(HONEST.workloads[1], source=first.source + "\n// other\n")
+    program = dataclasses.replace(HONEST, workloads=(first, second))
+    built = Builder(compiler=Waiting()).build(program, DEVICE, 1.0)
+    assert list(built.keys) == [first.workload, second.workload]
+    assert built.code(first.workload).code_hash != built.code(second.workload).code_hash
+    assert built.compile_s == 1.0

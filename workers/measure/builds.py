@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,7 +37,7 @@ class Build:
         program: What was compiled.
         keys: Workload -> key of its code in the executor.
         compiled: Key -> result.
-        compile_s: Seconds spent, 0 for what was compiled before.
+        compile_s: Compilers' seconds summed up, 0 for what was compiled before.
     """
 
     program: Program
@@ -132,29 +133,44 @@ class Builder:
                 something forbidden or needs more than the device has.
         """
         keys: dict[str, str] = {}
-        compiled: dict[str, Compiled] = {}
-        spent = 0.0
+        distinct: dict[str, WorkloadProgram] = {}
         for item in program.workloads:
-            entries = entries_of(item)
-            key = content_hash([item.source, item.build_options, entries])
+            key = content_hash([item.source, item.build_options, entries_of(item)])
             keys[item.workload] = key
-            if key in compiled:
-                continue
-            known = self._cache.get(key)
-            if known is None:
-                known = self._compiler.compile(
-                    source=item.source,
-                    build_options=item.build_options,
-                    entries=entries,
-                    timeout_s=timeout_s,
-                )
-                spent += known.compile_s
-                self._remember(key, known)
+            distinct.setdefault(key, item)
+        fresh = {key: item for key, item in distinct.items() if key not in self._cache}
+        results = dict(zip(fresh, self._compile_all(list(fresh.values()), timeout_s), strict=True))
+        compiled: dict[str, Compiled] = {}
+        for key, item in distinct.items():
+            if key in results:
+                compiled[key] = results[key]
+                self._remember(key, results[key])
             else:
+                compiled[key] = self._cache[key]
                 self._cache.move_to_end(key)
-            _judge(known, item.workload, device)
-            compiled[key] = known
-        return Build(program=program, keys=keys, compiled=compiled, compile_s=spent)
+            _judge(compiled[key], item.workload, device)
+        return Build(
+            program=program,
+            keys=keys,
+            compiled=compiled,
+            compile_s=sum(result.compile_s for result in results.values()),
+        )
+
+    def _compile_all(self, items: Sequence[WorkloadProgram], timeout_s: float) -> list[Compiled]:
+        """Compiles sources side by side, as many at once as the compiler takes."""
+
+        def one(item: WorkloadProgram) -> Compiled:
+            return self._compiler.compile(
+                source=item.source,
+                build_options=item.build_options,
+                entries=entries_of(item),
+                timeout_s=timeout_s,
+            )
+
+        if len(items) < 2:
+            return [one(item) for item in items]
+        with ThreadPoolExecutor(max_workers=len(items), thread_name_prefix="compile") as threads:
+            return list(threads.map(one, items))
 
     def _remember(self, key: str, compiled: Compiled) -> None:
         if not compiled.ok:
