@@ -324,6 +324,9 @@ class Laboratory:
         One task's at a time, which keeps the device's memory free.
         """
         bench = self._bench
+        if self._bench_uses >= SEED_LIFETIME:
+            # Drivers keep memory of every program they ever loaded; only the process's end frees it.
+            self.executor.kill()
         if (
             bench is None
             or bench.task.bundle.task_hash != task.bundle.task_hash

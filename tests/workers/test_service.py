@@ -246,6 +246,17 @@ def test_inputs_are_drawn_anew_after_a_while(
     assert len(set(seeds)) >= 2
 
 
+def test_the_executor_is_replaced_after_a_while_to_free_the_drivers_memory(
+    worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(laboratory, "SEED_LIFETIME", 2)
+    pids = []
+    for number in range(5):
+        assert evaluate(worker, corpus.repeated(2 + number)).status is EvaluationStatus.OK
+        pids.append(worker._lab.executor.pid)
+    assert len(set(pids)) >= 2
+
+
 def test_confirm_never_reuses_inputs(worker: EvaluationService) -> None:
     settings = dataclasses.replace(SETTINGS, processes=1, max_blocks=2)
     seeds = {
