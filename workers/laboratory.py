@@ -325,7 +325,7 @@ class Laboratory:
         """
         bench = self._bench
         if self._bench_uses >= SEED_LIFETIME:
-            # Drivers keep memory of every program they ever loaded; only the process's end frees it.
+            # Drivers keep memory of every program loaded; only the end of the process frees it.
             self.executor.kill()
         if (
             bench is None
