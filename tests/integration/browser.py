@@ -17,7 +17,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from selenium.common.exceptions import (
     WebDriverException,
 )
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-RUN_NAME = "attributes.`Run Name`"  # a column that is always there
+# Columns that are always there.
+RUN_NAME, CREATED, DURATION = "attributes.`Run Name`", "runDateAndNestInfo", "duration"
 SIZE = (1400, 900)  # pixels of the page, and of its pictures
 _FLAGS = (
     "--headless=new",
@@ -55,9 +57,9 @@ def missing() -> str:
     """Says which program is not here; empty if both are."""
     wanted = {"chromium": _chromium(), "chromedriver": shutil.which("chromedriver")}
     absent = [name for name, path in wanted.items() if path is None]
-    return f"not on PATH: {', '.join(absent)} (apt-get install chromium chromium-driver)" * bool(
-        absent
-    )
+    if not absent:
+        return ""
+    return f"not on PATH: {', '.join(absent)} (apt-get install chromium chromium-driver)"
 
 
 def _chromium() -> str | None:
@@ -210,12 +212,14 @@ class MlflowPage:
         )
         self._remember({"mlflow.assistant.fab.autoOpenedOnFirstLoad_v1": "true"})
 
-    def choose_columns(
-        self, columns: Sequence[str], widths: Mapping[str, int] | None = None
-    ) -> None:
-        """Has the run table open with these columns, e.g. "metrics.`speedup`"."""
+    def choose_columns(self, widths: Mapping[str, int]) -> None:
+        """Has the run table open with these columns, in this order, e.g. "metrics.`speedup`"."""
         key = f'MLflowLocalStorage-1.1-ExperimentPage-["{self._experiment_id}"]-ReactComponentState'
-        state = {"selectedColumns": list(columns), "columnWidths": dict(widths or {})}
+        state = {
+            "selectedColumns": list(widths),
+            "columnOrder": list(widths),
+            "columnWidths": dict(widths),
+        }
         self._remember({key: json.dumps(state)})
 
     def open_runs(self) -> None:
@@ -255,6 +259,10 @@ class MlflowPage:
         frame = self.see("css selector", "iframe.mlflow-html-iframe, iframe#html")
         self.driver.switch_to.frame(frame)
 
+    def leave_frame(self) -> None:
+        """Goes back to the page."""
+        self.driver.switch_to.default_content()
+
     def see(self, how: str, what: str) -> Any:
         """Waits until an element is displayed, and returns it."""
 
@@ -273,10 +281,12 @@ class MlflowPage:
         return self._until(shown, text)
 
     def picture(self, path: Path) -> None:
-        """Saves what is visible, without the sidebar and the assistant's button over the page."""
+        """Saves what is visible, without the assistant's button and marks of mouse and keys."""
+        ActionChains(self.driver).move_by_offset(1, 1).perform()
         self.driver.execute_script(
             "const style = document.createElement('style');"
-            "style.textContent = '[data-assistant-ui] { display: none }';"
+            "style.textContent = '[data-assistant-ui] { display: none }"
+            " .ag-cell-focus { border-color: transparent !important }';"
             "document.head.append(style);"
         )
         self.driver.save_screenshot(str(path))
@@ -286,7 +296,7 @@ class MlflowPage:
         self.see("css selector", "[aria-label='Toggle sidebar']").click()
 
     def _open(self, address: str) -> None:
-        self.driver.switch_to.default_content()
+        self.leave_frame()
         self.driver.get(address)
 
     def _remember(self, items: Mapping[str, str]) -> None:

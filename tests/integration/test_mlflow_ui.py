@@ -80,14 +80,15 @@ def searched(tmp_path: Path) -> Iterator[Searched]:
 @needs_browser
 def test_search_elites_sources_and_report_are_seen(searched: Searched) -> None:
     page, (best, *others) = searched.page, searched.children
-    page.choose_columns(["metrics.`speedup`", "params.`template`", "tags.`kelites.confirm`"])
+    page.choose_columns({"metrics.`speedup`": 100, "params.`template`": 100})
 
     # The run table: the search, and under it its elites, best first.
     page.open_runs()
     assert page.run_ids() == [searched.run_id]
     assert page.cell(searched.run_id, RUN_NAME).endswith("softmax-opencl-run")
-    page.expand(searched.run_id, children=len(searched.children))
-    assert page.run_ids() == [searched.run_id, *searched.children.values()]
+    page.expand(searched.run_id, children=min(8, len(searched.children)))
+    shown = page.run_ids()  # rows far out of sight are not made
+    assert shown == [searched.run_id, *searched.children.values()][: len(shown)]
     child = searched.children[best]
     assert f"{best} cell " in page.cell(child, RUN_NAME)
     assert page.cell(child, "params.`template`").startswith("opencl_")
