@@ -32,6 +32,7 @@ from evo.run_folder import release, require_new
 from evo.search import Outcome, Search, TemplateEntry, Trial
 from evo.serial import to_builtins
 from evo.tracking.base import RunSummary, SafeTracker
+from evo.tracking.files import OUTCOME_FILE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,7 @@ async def _run(config: DictConfig, run_dir: Path, resume: bool) -> RunResult:
     try:
         if resume:
             journal, header, events = reopen(plan)
+            (run_dir / OUTCOME_FILE).unlink(missing_ok=True)  # it has not ended any more
         await evaluator.start(plan.task.bundle)
         device = evaluator.device
         if journal is None:

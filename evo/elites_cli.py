@@ -19,8 +19,14 @@ from evo.evaluation import EvaluationStatus
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, others = parser.parse_known_args(argv)
+    # argparse takes KEY=VALUE after an option for something unknown.
+    if others and (arguments.command != "confirm" or any(item.startswith("-") for item in others)):
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
+        if others:
+            arguments.overrides += others
         return int(arguments.run(arguments))
     except EvoError as error:
         print(f"kelites-elites: error: {' '.join(str(error).split())}", file=sys.stderr)
@@ -41,7 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = commands.add_parser("list", help="the elites of a run, best first")
     listing.add_argument("run_dir", type=Path)
     listing.add_argument("--sort", choices=SORTS, default="speedup")
-    listing.add_argument("--top", type=int, default=None, metavar="N")
+    listing.add_argument("--top", type=_positive, default=None, metavar="N")
     listing.set_defaults(run=_list)
 
     show = commands.add_parser("show", help="one candidate: source, parameters, times, lineage")
@@ -54,12 +60,12 @@ def _parser() -> argparse.ArgumentParser:
     failures.add_argument(
         "--status", action="append", default=[], choices=[item.value for item in EvaluationStatus]
     )
-    failures.add_argument("--top", type=int, default=None, metavar="N")
+    failures.add_argument("--top", type=_positive, default=None, metavar="N")
     failures.set_defaults(run=_failures)
 
     confirm = commands.add_parser("confirm", help="measure a run's best elites once more")
     confirm.add_argument("run_dir", type=Path)
-    confirm.add_argument("--top", type=int, default=3, metavar="N")
+    confirm.add_argument("--top", type=_positive, default=3, metavar="N")
     confirm.add_argument(
         "overrides", nargs="*", metavar="KEY=VALUE", help="e.g. workers=[host:port]"
     )
@@ -73,6 +79,12 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--backend", default="opencl")
     check.set_defaults(run=_task_check)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 def _console() -> Console:

@@ -180,9 +180,12 @@ def daemon(folder: Path) -> Iterator[Daemon]:
 
 
 def alive(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
-    return [
-        item for item in processes if item.is_running() and item.status() != psutil.STATUS_ZOMBIE
-    ]
+    found = []
+    for item in processes:
+        with suppress(psutil.NoSuchProcess):
+            if item.is_running() and item.status() != psutil.STATUS_ZOMBIE:
+                found.append(item)
+    return found
 
 
 def shared_memory() -> set[str]:

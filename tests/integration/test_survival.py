@@ -10,6 +10,7 @@ import json
 import random
 import resource
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -131,7 +132,12 @@ def test_full_disk_is_one_line_and_nothing_is_lost(
 
 
 def executors(worker: Daemon) -> list[psutil.Process]:
-    return [item for item in worker.descendants() if "workers.child" in " ".join(item.cmdline())]
+    found = []
+    for item in worker.descendants():
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "workers.child" in " ".join(item.cmdline()):
+                found.append(item)
+    return found
 
 
 def test_executor_and_daemon_killed_under_a_real_search(tmp_path: Path):
