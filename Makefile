@@ -10,7 +10,7 @@ demo: $(STAMP)
 	BIN=$(BIN) sh experiments/demo/run.sh
 
 test: $(STAMP) lint types
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=85
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term --cov-fail-under=85
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
