@@ -76,7 +76,6 @@ async def _run(config: DictConfig, run_dir: Path, resume: bool) -> RunResult:
     try:
         if resume:
             journal, header, events = reopen(plan)
-            (run_dir / OUTCOME_FILE).unlink(missing_ok=True)  # it has not ended any more
         await evaluator.start(plan.task.bundle)
         device = evaluator.device
         if journal is None:
@@ -152,6 +151,7 @@ class _Run:
 
     async def go(self, events: Sequence[Event]) -> RunResult:
         """Replays what is recorded, searches on, confirms and reports."""
+        (self._plan.run_dir / OUTCOME_FILE).unlink(missing_ok=True)  # it has not ended any more
         self._driver.replay(events)
         progress = self._driver.progress
         self._resumed = (progress.evaluations, progress.elapsed_s)

@@ -42,7 +42,8 @@ def build(node: Any, *, where: str = "", **extra: Any) -> Any:
     given = {k: v for k, v in settings.items() if k not in _SPECIAL and k not in extra}
     _check(given, target, where)
     try:
-        return instantiate(settings, _convert_="all", **extra)
+        # In two steps, so that Hydra does not turn extra arguments into lists and dictionaries.
+        return instantiate(settings, _convert_="all", _partial_=True)(**extra)
     except Exception as error:
         cause = error.__cause__ or error
         if isinstance(cause, EvoError):

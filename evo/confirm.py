@@ -259,7 +259,7 @@ def confirm_lines(rows: Sequence[ConfirmRow]) -> list[str]:
             continue
         lines.append(
             f"{name}: {formatting.speedup(row.interval)} {row.verdict}"
-            f" (search said {formatting.speedup(row.search)})"
+            f" (search said {formatting.speedup(row.search)} on its own workloads)"
         )
         lines.extend(
             f"  {item.workload}{'*' if item.confirm_only else ''}:"

@@ -102,6 +102,8 @@ def check_overrides(overrides: Sequence[str]) -> None:
             raise _unknown(match.group(1), _chosen_groups(variant)) if match else error from None
         if unknown := sorted(set(config) - set(known), key=str):
             raise _unknown(str(unknown[0]), known)
+        if missing := sorted(set(known) - set(config), key=str):
+            raise ConfigError(f"{missing[0]} is left without a value: give it one")
 
 
 def _chosen_groups(overrides: Sequence[str]) -> DictConfig:
@@ -130,7 +132,8 @@ def _unknown(key: str, known: DictConfig) -> ConfigError:
     siblings = [name for name in names if name.rpartition(".")[0] == parent]
     if parent in names and not siblings:
         return ConfigError(f"unknown key {key!r}: {parent} has no settings")
-    close = difflib.get_close_matches(key, names, n=1, cutoff=0.75)
+    elsewhere = [name for name in names if name.rpartition(".")[2] == key]
+    close = difflib.get_close_matches(key, siblings, n=1, cutoff=0.75) or elsewhere
     if close:
         return ConfigError(f"unknown key {key!r}, did you mean {close[0]}?")
     others = siblings or [name for name in names if "." not in name]
@@ -178,8 +181,9 @@ def saved_config(run_dir: Path, overrides: Sequence[str]) -> DictConfig:
         config = OmegaConf.load(path)
     except (OSError, YAMLError, OmegaConfBaseException) as error:
         raise ConfigError(f"{path}: cannot be read: {one_line(error)}") from None
-    if not isinstance(config, DictConfig):
-        raise ConfigError(f"{path}: not the configuration of a run")
+    missing = sorted(map(str, set(compose_config([])) - set(config)))
+    if not isinstance(config, DictConfig) or missing:
+        raise ConfigError(f"{path}: not the configuration of a run (no {', '.join(missing)})")
     parsed = _parsed(overrides)
     for item in parsed:
         key = str(item.key_or_group)

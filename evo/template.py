@@ -203,7 +203,7 @@ def load_templates(task: Task, backend: str) -> tuple[Template, ...]:
         backends.add(name.split("_")[0])
         if name.split("_")[0] != backend:
             continue
-        where = f"{task.folder.parent.name}/{task.folder.name}/{file.name}"
+        where = "/".join(file.resolve().parts[-3:])
         if name in templates:
             raise TemplateError(f"{where}: a second template called {name!r}")
         try:

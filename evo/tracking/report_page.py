@@ -99,7 +99,8 @@ pre .mi,pre .mf,pre .mh,pre .s,pre .s1,pre .s2 { color:var(--good) }
 </td><td class="nowrap">{{ row.cell }}</td><td>{{ row.scope }}</td><td></td><td></td>
 <td class="n nowrap"><b>{{ row.speedup }}</b></td><td></td>
 <td class="verdict {{ row.verdict_class }}">{{ row.verdict }}
-<span class="faint small">search said {{ row.search }}; {{ row.samples }}</span></td></tr>
+<span class="faint small">search said {{ row.search }} on its own workloads;
+{{ row.samples }}</span></td></tr>
 {% for item in row.workloads %}
 <tr><td></td><td></td><td>{{ item.workload }}{% if item.confirm_only %}*{% endif %}</td>
 <td class="n nowrap">{{ item.baseline }}</td><td class="n nowrap">{{ item.latency }}</td>
