@@ -114,12 +114,14 @@ def test_search_elites_sources_and_report_are_seen(searched: Searched) -> None:
 
 @needs_browser
 def test_nothing_is_left_when_something_fails(tmp_path: Path) -> None:
+    before = psutil.Process().children(recursive=True)  # left to earlier tests' fixtures
     started: list[psutil.Process] = []
 
     def fail() -> None:
         uri = f"sqlite:///{tmp_path}/mlflow.db"
         with browser.mlflow_server(uri, tmp_path), browser.chromium(tmp_path) as driver:
-            started.extend(psutil.Process().children(recursive=True))
+            now = psutil.Process().children(recursive=True)
+            started.extend(process for process in now if process not in before)
             driver.service.process.kill()  # so that nobody is there to close the browser
             raise ZeroDivisionError
 
