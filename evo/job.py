@@ -7,8 +7,10 @@ clocks, so a candidate cannot reach any of them.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+
+from evo.serial import content_hash
 
 JOB_SCHEMA = "kelites-job-1"
 
@@ -148,6 +150,14 @@ class EvaluationRequest:
     settings: EvaluationSettings = field(default_factory=EvaluationSettings)
     scope: str = ""
     schema: str = JOB_SCHEMA
+
+    @property
+    def digest(self) -> str:
+        """Hash of what a result depends on.
+
+        Race bounds are left out: they move while a search goes on, and only end timing early.
+        """
+        return content_hash(replace(self, settings=replace(self.settings, race_cells={})))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

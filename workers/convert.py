@@ -11,7 +11,7 @@ from typing import Any
 from evo.errors import ProtocolError
 from evo.evaluation import EVALUATION_SCHEMA, Evaluation
 from evo.job import JOB_SCHEMA, DeviceInfo, EvaluationRequest, TaskBundle
-from evo.serial import content_hash, from_json, to_json
+from evo.serial import from_json, to_json
 from workers.proto.v1 import worker_pb2 as pb
 
 PROTOCOL_VERSION = 1
@@ -142,15 +142,6 @@ def request_from(message: pb.EvaluateRequest) -> EvaluationRequest:
     if (request.job_id, request.task_hash) != (message.job_id, message.task_hash):
         raise ProtocolError(f"envelope and body of job {message.job_id} disagree")
     return request
-
-
-def request_digest(request: EvaluationRequest) -> str:
-    """Returns the hash of what a result depends on.
-
-    Race bounds are left out: they move while a search goes on, and only end timing early.
-    """
-    settings = dataclasses.replace(request.settings, race_cells={})
-    return content_hash(dataclasses.replace(request, settings=settings))
 
 
 def put_task_message(bundle: TaskBundle) -> pb.PutTaskRequest:

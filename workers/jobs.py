@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from evo.errors import ConfigError
 from evo.evaluation import Evaluation, EvaluationStatus
 from evo.job import DeviceInfo, EvaluationRequest, TaskBundle
-from workers.convert import Reason, request_digest, require_same_device
+from workers.convert import Reason, require_same_device
 from workers.signals import Signal
 
 log = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Job:
 
     def __init__(self, request: EvaluationRequest) -> None:
         self.id = request.job_id
-        self.digest = request_digest(request)
+        self.digest = request.digest
         self.request: EvaluationRequest | None = request
         self.stage = "queued"
         self.started_at: float | None = None
@@ -224,7 +224,7 @@ class JobTable:
         self._forget()
         known = self._jobs.get(request.job_id)
         if known is not None:
-            same = known.digest == request_digest(request)
+            same = known.digest == request.digest
             if not known.ended and not same:
                 raise Refused(
                     Reason.CONFLICT, f"job {request.job_id} is running with other content"

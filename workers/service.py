@@ -74,7 +74,7 @@ class EvaluationService:
             start_timeout_s=start_timeout_s,
         )
         self._tasks: OrderedDict[str, Task] = OrderedDict()
-        self._results: OrderedDict[str, Evaluation] = OrderedDict()
+        self._results: OrderedDict[str, tuple[str, Evaluation]] = OrderedDict()
         self._measured: OrderedDict[str, Evaluation] = OrderedDict()
         self._busy = threading.RLock()
         self._state = threading.Lock()
@@ -132,7 +132,7 @@ class EvaluationService:
     # -- evaluation ------------------------------------------------------------------------------
 
     def evaluate(self, request: EvaluationRequest, on_stage: Stage | None = None) -> Evaluation:
-        """Evaluates one request; a job id seen before gives the result it gave then.
+        """Evaluates one request; one seen before, id and content, gives the result it gave then.
 
         Args:
             request: The job.
@@ -142,10 +142,11 @@ class EvaluationService:
             TaskError: If the task is not known here.
         """
         with self._busy:
-            known = self._results.get(request.job_id)
-            if known is not None:
+            digest = request.digest
+            earlier = self._results.get(request.job_id)
+            if earlier is not None and earlier[0] == digest:
                 self._results.move_to_end(request.job_id)
-                return known
+                return earlier[1]
             with self._state:
                 task = self._tasks.get(request.task_hash)
                 if task is None:
@@ -160,7 +161,8 @@ class EvaluationService:
                     self._current = ""
                     self._cancelled.discard(request.job_id)
                     if result is not None and result.status is not EvaluationStatus.INFRA_ERROR:
-                        self._results[request.job_id] = result
+                        self._results[request.job_id] = (digest, result)
+                        self._results.move_to_end(request.job_id)
                         while len(self._results) > MAX_RESULTS:
                             self._results.popitem(last=False)
             return result
