@@ -15,7 +15,7 @@ from evo.errors import WorkerError
 from evo.evaluation import CodeFeatures, Correctness, Resources, Timing
 from evo.job import DeviceInfo, EvaluationSettings, Program
 from evo.serial import content_hash
-from evo.task import Task
+from evo.task import Task, Workload
 from workers.compile_pool import CompilePool
 from workers.executor import Executor
 from workers.measure.builds import Build, Builder
@@ -167,7 +167,7 @@ class Laboratory:
         draft.seed = bench.seed
         checker = Checker(task=task)
         draft.enter("check")
-        self._check_baseline(bench, builds[0], families)
+        self._check_baseline(bench, builds[0], task.search_workloads, families)
         check(
             bench,
             builds[1],
@@ -227,7 +227,7 @@ class Laboratory:
             draft.seed = bench.seed
             try:
                 draft.enter("check")
-                self._check_baseline(bench, baseline, families)
+                self._check_baseline(bench, baseline, task.workloads, families)
                 check(
                     bench,
                     build,
@@ -300,23 +300,31 @@ class Laboratory:
                 return item.workload
         return ""
 
-    def _check_baseline(self, bench: Bench, baseline: Build, families: Sequence[str]) -> None:
-        key = content_hash([bench.task.bundle.task_hash, baseline.program])
-        if key in self._sound_baselines:
-            return
+    def _check_baseline(
+        self,
+        bench: Bench,
+        baseline: Build,
+        workloads: Sequence[Workload],
+        families: Sequence[str],
+    ) -> None:
+        """Checks the baseline once per workload: a wrong one would flatter its rivals.
+
+        Raises:
+            WorkerError: If it fails.
+        """
+        known = {item.name: self._baseline_key(bench, baseline, item) for item in workloads}
+        unseen = [item for item in workloads if known[item.name] not in self._sound_baselines]
         checker = Checker(task=bench.task)
         try:
-            check(
-                bench,
-                baseline,
-                workloads=bench.task.search_workloads,
-                families=families,
-                checker=checker,
-            )
+            check(bench, baseline, workloads=unseen, families=families, checker=checker)
         except Rejected as verdict:
             reason = verdict.detail or verdict.message
             raise WorkerError(f"the baseline is {verdict.status.value}: {reason}") from None
-        self._sound_baselines.add(key)
+        self._sound_baselines |= set(known.values())
+
+    def _baseline_key(self, bench: Bench, baseline: Build, workload: Workload) -> str:
+        program = baseline.program.on(workload.name)
+        return content_hash([bench.task.bundle.task_hash, program])
 
     def _inputs(self, task: Task, settings: EvaluationSettings, draft: Draft) -> Bench:
         """Returns the task's inputs, drawn anew every `SEED_LIFETIME` evaluations.

@@ -129,6 +129,23 @@ def test_a_job_id_gives_its_result_again(worker: EvaluationService) -> None:
     assert worker.evaluate(asked) is worker.evaluate(asked)
 
 
+def test_a_job_id_with_other_content_is_another_job(worker: EvaluationService) -> None:
+    asked = request(FASTER)
+    first = worker.evaluate(asked)
+    other = dataclasses.replace(asked, candidate=SLOWER.program())
+    second = worker.evaluate(other)
+    assert second.code_hash != first.code_hash
+    assert worker.evaluate(other) is second
+
+
+def test_race_bounds_do_not_make_another_job(worker: EvaluationService) -> None:
+    asked = request(FASTER)
+    moved = dataclasses.replace(
+        asked, settings=dataclasses.replace(SETTINGS, race_cells={"0-0-0": 0.1})
+    )
+    assert worker.evaluate(asked) is worker.evaluate(moved)
+
+
 def test_compile_only_never_times(worker: EvaluationService) -> None:
     result = evaluate(worker, HONEST, purpose=Purpose.COMPILE_ONLY)
     assert (result.status, result.measured) == (EvaluationStatus.OK, False)
@@ -215,6 +232,15 @@ def test_a_bad_baseline_is_not_the_candidates_fault(
     assert result.status is EvaluationStatus.INFRA_ERROR
     assert result.message.startswith(reason)
     assert worker.evaluate(asked) is not result  # tried again, not remembered
+
+
+def test_a_baseline_wrong_on_a_confirm_workload_is_found(worker: EvaluationService) -> None:
+    source = HONEST.source.replace("in[i] - mean", "in[i] - (rows == 131 ? 0.0f : mean)")
+    baseline = dataclasses.replace(HONEST, source=source).program()
+    assert evaluate(worker, FASTER, baseline=baseline).status is EvaluationStatus.OK
+    result = evaluate(worker, FASTER, baseline=baseline, purpose=Purpose.CONFIRM)
+    assert result.status is EvaluationStatus.INFRA_ERROR
+    assert result.message.startswith("the baseline is incorrect: output y wrong (workload tall")
 
 
 def test_impossible_speed_is_rejected_without_saying_why(
