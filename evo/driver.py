@@ -161,7 +161,7 @@ class Driver:
         try:
             while True:
                 self.progress.elapsed_s = time.monotonic() - started_s
-                reason = self._fill(flights, started_s)
+                reason = await self._fill(flights, started_s)
                 if not flights or self._stop_reason:
                     return self._stop_reason or reason or "space exhausted: nothing new to try"
                 await self._collect(flights, started_s)
@@ -171,7 +171,7 @@ class Driver:
             await asyncio.gather(*flights, return_exceptions=True)
             self.progress.in_flight = 0
 
-    def _fill(self, flights: dict[asyncio.Task[Evaluation], Trial], started_s: float) -> str:
+    async def _fill(self, flights: dict[asyncio.Task[Evaluation], Trial], started_s: float) -> str:
         """Asks until all slots are busy; returns why it stopped asking, if it did."""
         while len(flights) < self._evaluator.slots and not self._stop_reason:
             reason = self._budget.reason_to_stop(
@@ -185,6 +185,7 @@ class Driver:
             if trial is None:
                 return ""
             self._dispatch(trial, flights, started_s)
+            await asyncio.sleep(0)  # many results may be inherited in a row: let signals be heard
         return ""
 
     def _dispatch(
@@ -276,10 +277,11 @@ def _moved(outcome: Outcome) -> bool:
 
 
 def _inherit(known: Evaluation) -> Evaluation:
-    """Marks a result as taken over from the job that earned it."""
+    """Marks a result as taken over from the job that earned it; it cost nothing this time."""
     if not known.job_id:
         return known
-    return replace(known, inherited_from=known.inherited_from or known.job_id)
+    origin = known.inherited_from or known.job_id
+    return replace(known, inherited_from=origin, compile_s=0.0, total_s=0.0)
 
 
 def _describe(trial: Trial | None) -> str:

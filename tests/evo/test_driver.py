@@ -246,6 +246,25 @@ def test_identical_source_is_evaluated_once(tmp_path):
     assert len(keys) == len(set(keys))
 
 
+def test_stop_is_heard_while_results_are_inherited_in_a_row(tmp_path, monkeypatch):
+    rig = Rig(tmp_path / "run", evaluations=1000)
+    # All programs are one: after the first, everything is inherited and nothing is waited for.
+    monkeypatch.setattr(rig.driver._requests, "source_key", lambda program: "same")
+
+    async def interrupted():
+        running = asyncio.ensure_future(rig.driver.run())
+        while rig.driver.progress.inherited < 5:
+            await asyncio.sleep(0)
+        rig.driver.stop("interrupted")
+        return await running
+
+    assert asyncio.run(interrupted()) == "interrupted"
+    assert rig.driver.progress.inherited < 20
+    tells = [e for e in read_events(journal_file(tmp_path / "run")) if e.kind == "tell"]
+    inherited = [e.data["evaluation"] for e in tells if e.data["evaluation"]["inherited_from"]]
+    assert {item["total_s"] for item in inherited} == {0.0}
+
+
 def test_a_program_that_does_not_render_is_invalid_and_costs_nothing(tmp_path, monkeypatch):
     from evo.errors import TemplateError
 
