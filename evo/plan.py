@@ -150,9 +150,17 @@ def reopen(plan: Plan) -> tuple[Journal, Mapping[str, Any], list[Event]]:
 
     Raises:
         JournalError: If it is damaged, or another controller holds it.
+        ConfigError: If the run's copy of its task is not the one it was measured with.
     """
     journal, events = Journal.open(plan.run_dir)
-    return journal, events[0].data, events
+    header = events[0].data
+    if header["task_hash"] != plan.task.bundle.task_hash:
+        journal.close()
+        raise ConfigError(
+            f"{plan.run_dir}: the run's copy of task {plan.task.name} was changed after the run "
+            "began; restore it or start a new run"
+        )
+    return journal, header, events
 
 
 def resumed_device(header: Mapping[str, Any], found: DeviceInfo) -> DeviceInfo:

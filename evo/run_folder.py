@@ -133,7 +133,8 @@ def _copy_task(task: Task, target: Path) -> None:
         return
     copy = target / task.name
     copy.mkdir(parents=True)
-    for name in task.bundle.files:
-        shutil.copy(task.folder / name, copy / name)
+    for name, text in task.bundle.files.items():
+        # What was loaded, and is searched, even if somebody has edited the file since.
+        (copy / name).write_text(text, encoding="utf-8", newline="")
     for file in sorted(task.folder.glob("*.j2")):
         shutil.copy(file, copy / file.name)

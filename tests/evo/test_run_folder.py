@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -110,3 +111,14 @@ def test_missing_copy_of_the_task_is_said(tmp_path):
     run_folder.shutil.rmtree(tmp_path / "task")
     with pytest.raises(ConfigError, match="copy of its task"):
         run_folder.snapshot(tmp_path)
+
+
+def test_copy_holds_the_task_as_loaded_whatever_was_edited_since(tmp_path):
+    source = tmp_path / "mine"
+    shutil.copytree(TASK.folder, source)
+    task = load_task(str(source))
+    with (source / "reference.py").open("a", encoding="utf-8") as file:
+        file.write("# edited\n")
+    run_folder.claim(tmp_path / "run", header={}, config_yaml="a: 1\n", task=task).close()
+    again = load_task(str(run_folder.snapshot(tmp_path / "run")))
+    assert again.bundle.task_hash == task.bundle.task_hash
