@@ -54,6 +54,16 @@ class Progress:
     statuses: Counter[str] = field(default_factory=Counter)
 
 
+# What identical source gives again. A crash or a time-out may have had to do with the machine.
+_REPEATABLE = frozenset(
+    {
+        EvaluationStatus.OK,
+        EvaluationStatus.INVALID,
+        EvaluationStatus.COMPILE_ERROR,
+        EvaluationStatus.INCORRECT,
+    }
+)
+
 Listener = Callable[[Trial, Evaluation, Outcome, Progress], None]
 
 
@@ -259,7 +269,7 @@ class Driver:
             trial.incumbent is None
             and source_key
             and not evaluation.inherited_from
-            and evaluation.status is not EvaluationStatus.INFRA_ERROR
+            and evaluation.status in _REPEATABLE
         ):
             self._by_source[source_key] = evaluation
         progress = self.progress

@@ -231,7 +231,8 @@ class MlflowTracker:
 
         stamp_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
         entries = [
-            Metric(_key(name), value, stamp_ms, step)
+            # MLflow's tables show every digit; six are more than any measurement here has.
+            Metric(_key(name), float(f"{value:.6g}"), stamp_ms, step)
             for name, value in metrics.items()
             if math.isfinite(value)  # MLflow would store infinity as 1.8e308
         ]
