@@ -12,7 +12,7 @@ import numpy as np
 
 from evo.descriptor import DEFAULT_DESCRIPTOR, cell_key
 from evo.errors import WorkerError
-from evo.evaluation import CodeFeatures, Correctness, Resources, Timing
+from evo.evaluation import CodeFeatures, Correctness, EvaluationStatus, Resources, Timing
 from evo.job import DeviceInfo, EvaluationSettings, Program
 from evo.serial import content_hash
 from evo.task import Task, Workload
@@ -178,16 +178,29 @@ class Laboratory:
         draft.correctness = checker.result()
         draft.enter("time")
         names = [workload.name for workload in task.search_workloads]
-        samples = measure(
-            ExecutorStopwatch(
-                bench=bench, builds=builds, workloads=names, families=families, checker=checker
-            ),
-            workloads=names,
-            arms=len(builds),
-            settings=settings,
-            rng=np.random.default_rng(secrets.randbits(64)),
-            race_bound=_race_bound(settings, draft.features) if len(builds) <= RIVAL else None,
-        )
+
+        def timed(arms: Sequence[Build], fixed_blocks: int | None = None) -> Samples:
+            return measure(
+                ExecutorStopwatch(
+                    bench=bench, builds=arms, workloads=names, families=families, checker=checker
+                ),
+                workloads=names,
+                arms=len(arms),
+                settings=settings,
+                rng=np.random.default_rng(secrets.randbits(64)),
+                race_bound=_race_bound(settings, draft.features) if len(arms) <= RIVAL else None,
+                fixed_blocks=fixed_blocks,
+            )
+
+        try:
+            samples = timed(builds)
+        except Rejected as verdict:
+            if len(builds) <= RIVAL or verdict.status is EvaluationStatus.INCORRECT:
+                raise
+            # Three kernels took turns and one crashed, hung or wrote astray: the candidate, if it
+            # does so without the rival as well.
+            timed(builds[:RIVAL], fixed_blocks=2)
+            raise WorkerError(f"the incumbent spoilt the duel: {verdict.message}") from None
         draft.correctness = checker.result()
         draft.timing = self._judge(task, samples, draft)
 

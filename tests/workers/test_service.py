@@ -264,6 +264,21 @@ def test_ceilings_measured_too_low_are_measured_again(
     assert evaluate(worker, FASTER).status is EvaluationStatus.OK
 
 
+@pytest.mark.hostile
+def test_a_duel_that_the_incumbent_spoils_is_not_the_challengers_fault(
+    worker: EvaluationService,
+) -> None:
+    hangs = next(case for case in corpus.CHEATS if case.name == "infinite_loop")
+    limits = dataclasses.replace(SETTINGS, run_timeout_s=2.0)
+    duel = {"purpose": Purpose.DUEL, "settings": limits}
+    spoilt = evaluate(worker, HONEST, incumbent=hangs.program(), **duel)
+    assert spoilt.status is EvaluationStatus.INFRA_ERROR
+    assert "incumbent" in spoilt.message
+    blamed = evaluate(worker, hangs, incumbent=HONEST.program(), **duel)
+    assert blamed.status is EvaluationStatus.TIMEOUT
+    assert evaluate(worker, HONEST).status is EvaluationStatus.OK
+
+
 def test_inputs_are_drawn_anew_after_a_while(
     worker: EvaluationService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
