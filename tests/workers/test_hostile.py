@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,10 +48,16 @@ def ids(case: corpus.Case) -> str:
 @pytest.mark.hostile
 @pytest.mark.parametrize("case", corpus.CHEATS, ids=ids)
 def test_hostile(
-    service: EvaluationService, case: corpus.Case, caplog: pytest.LogCaptureFixture
+    service: EvaluationService,
+    case: corpus.Case,
+    caplog: pytest.LogCaptureFixture,
+    record_property: Callable[[str, object], None],
 ) -> None:
     with caplog.at_level(logging.WARNING, logger="workers.service"):
         result = evaluate(service, case)
+    record_property("hostile_kernel", case.name)
+    record_property("status", result.status.value)
+    record_property("message", result.message)
     assert result.status is case.status, result.message
     assert result.timing is None
     assert result.message
